@@ -1,0 +1,6 @@
+"""The versions that relight reports."""
+
+__version__ = "0.1.0"
+
+TORCHSERVE_VERSION = "0.12.0"
+"""The TorchServe release whose clients, archives and configuration relight accepts; what `--version` and the API report."""
