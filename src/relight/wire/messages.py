@@ -1,0 +1,103 @@
+"""What the frames say: one struct per kind of frame, encoded as MessagePack arrays.
+
+Bodies are not in these structs: they follow as the frame's payload, one after the other, and the structs give their
+lengths. So a body is never copied into an encoder's buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Kind:
+    """Kinds of frames. Frontend to worker: LOAD, BATCH. Worker to frontend: the rest."""
+
+    LOAD = 1
+    BATCH = 2
+    LOADED = 16
+    LOAD_FAILED = 17
+    REPLY = 18
+    CHUNK = 19
+
+
+class Load(msgspec.Struct, array_like=True):
+    """Load a model: the first frame a worker gets."""
+
+    model_name: str
+    model_version: str
+    handler: str
+    model_dir: str
+    real_dir: str
+    batch_size: int
+    extra_path: list[str]
+    config: dict[str, Any]
+    gpu_id: int | None
+    envelope: str | None
+    limit_max_image_pixels: bool
+    decode_input: bool
+    metrics_config: str | None
+    max_response_size: int
+    threads: int
+    """Threads for torch and OpenMP; 0 leaves them alone."""
+    environment: dict[str, str]
+
+
+class Item(msgspec.Struct, array_like=True, gc=False):
+    """One request of a batch.
+
+    `headers` are the client's, as received; `added` are those the server adds (`explain`, `url_path`, `describe`).
+    `parts` holds (name, content type, length in bytes) of each input, in the order of their bytes in the payload.
+    """
+
+    request_id: str
+    headers: list[tuple[bytes, bytes]]
+    added: dict[str, str]
+    parts: list[tuple[str, str, int]]
+
+
+class Batch(msgspec.Struct, array_like=True, gc=False):
+    """Requests to be handled by one call of the handler."""
+
+    seq: int
+    items: list[Item]
+
+
+class Answer(msgspec.Struct, array_like=True, gc=False):
+    """The answer to one request: `length` bytes of the payload, with status, phrase and headers of the handler."""
+
+    length: int
+    status: int = 200
+    phrase: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class Failure(msgspec.Struct, array_like=True, gc=False):
+    """The handler failed: every request of the batch is answered with this."""
+
+    status: int
+    message: str
+
+
+class Reply(msgspec.Struct, array_like=True, gc=False):
+    """Answers to a batch (REPLY), or one intermediate result for each of its requests (CHUNK)."""
+
+    seq: int
+    answers: list[Answer | None] | None
+    failure: Failure | None = None
+
+
+class Loaded(msgspec.Struct, array_like=True):
+    """The model is loaded."""
+
+    pid: int
+
+
+class LoadFailed(msgspec.Struct, array_like=True):
+    """The model could not be loaded: `phase` is `import` or `initialize`; `status` 507 means out of memory."""
+
+    phase: str
+    status: int
+    message: str
+    traceback: str
