@@ -1,1 +1,1 @@
-"""."""
+"""The commands that operators and model authors type."""

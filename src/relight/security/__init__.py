@@ -1,1 +1,1 @@
-"""."""
+"""Who may call what: tokens, TLS, allowed urls."""
