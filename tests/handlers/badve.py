@@ -1,0 +1,13 @@
+"""Its initialization raises ValueError."""
+
+# ruff: noqa: ARG002 - the signatures are those of a handler
+
+
+class Broken:
+    """Never comes up."""
+
+    def initialize(self, context):
+        raise ValueError("broken on purpose")
+
+    def handle(self, data, context):
+        return ["never"] * len(data)
