@@ -1,0 +1,5 @@
+"""`ts.metrics.caching_metric`."""
+
+from relight.sdk.metrics.caching_metric import CachingMetric
+
+__all__ = ["CachingMetric"]
