@@ -1,0 +1,5 @@
+"""What to pack."""
+
+from relight.archive.write import ModelArchiverConfig
+
+__all__ = ["ModelArchiverConfig"]
