@@ -23,6 +23,9 @@ PROTOCOL_VERSION = 1
 MAX_META = 64 * 1024 * 1024
 """Bytes; a batch of thousands of requests with 8 KiB of headers each stays far below."""
 
+_VIEW = 32 * 1024
+"""Payloads from this size on are handed out as views: cheaper than a copy."""
+
 HEADER = struct.Struct("<BBHIQ")
 HEADER_SIZE = HEADER.size
 
@@ -102,7 +105,8 @@ class FrameDecoder:
             if body + payload > end:
                 self._needed = HEADER_SIZE + meta + payload
                 break
-            yield Frame(kind, data[offset + HEADER_SIZE : body], data[body : body + payload])
+            source = memoryview(data) if payload >= _VIEW else data
+            yield Frame(kind, data[offset + HEADER_SIZE : body], source[body : body + payload])
             offset = body + payload
         else:
             self._needed = HEADER_SIZE

@@ -65,12 +65,16 @@ class Batch(msgspec.Struct, array_like=True, gc=False):
 
 
 class Answer(msgspec.Struct, array_like=True, gc=False):
-    """The answer to one request: `length` bytes of the payload, with status, phrase and headers of the handler."""
+    """The answer to one request: `length` bytes of the payload, with status, phrase and headers of the handler.
+
+    With `error` the bytes are the message of an error that concerns this request alone.
+    """
 
     length: int
     status: int = 200
     phrase: str | None = None
     headers: dict[str, str] | None = None
+    error: bool = False
 
 
 class Failure(msgspec.Struct, array_like=True, gc=False):
@@ -84,7 +88,7 @@ class Reply(msgspec.Struct, array_like=True, gc=False):
     """Answers to a batch (REPLY), or one intermediate result for each of its requests (CHUNK)."""
 
     seq: int
-    answers: list[Answer | None] | None
+    answers: list[Answer]
     failure: Failure | None = None
 
 

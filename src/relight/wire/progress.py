@@ -1,6 +1,7 @@
 """A page of memory that a worker shares with the frontend of the same host.
 
     0     u64             sequence number of the batch that the worker began last
+    8     u64             what the worker is at: a Phase
     64    u64 × SLOTS     per batch (slot = sequence number modulo SLOTS): bit i set = request i is cancelled
 
 The first tells exactly which batches a dead worker had begun: the others can go elsewhere. The second lets a running
@@ -20,6 +21,17 @@ _SLOTS_AT = 64
 _SIZE = mmap.PAGESIZE
 
 
+class Phase:
+    """What a worker is at; the word to report is in NAMES."""
+
+    START = 0
+    IMPORT = 1
+    INITIALIZE = 2
+    SERVE = 3
+
+    NAMES = ("start", "import", "initialize", "handle")
+
+
 class ProgressPage:
     """One worker's page.
 
@@ -36,6 +48,14 @@ class ProgressPage:
         fd = os.memfd_create("relight-progress", os.MFD_CLOEXEC)
         os.ftruncate(fd, _SIZE)
         return fd
+
+    def enter(self, phase: int) -> None:
+        """The worker enters a Phase."""
+        _WORD.pack_into(self._memory, 8, phase)
+
+    def phase(self) -> int:
+        """The Phase that the worker is in."""
+        return int(_WORD.unpack_from(self._memory, 8)[0])
 
     def begin(self, seq: int) -> None:
         """The worker begins batch `seq`."""

@@ -1,0 +1,118 @@
+"""The worker's end of the channel: blocking reads and writes of frames."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from relight.wire.frames import HEADER_SIZE, Frame, decode_header, encode_head
+
+if TYPE_CHECKING:
+    import socket
+
+_BUFFER_SIZE = 256 * 1024
+_OWN_BUFFER = 32 * 1024
+"""Payloads from this size on are received into a buffer of their own, which the handler then gets without a copy."""
+_JOIN = 16 * 1024
+"""Below this size one send of head and payload joined is cheaper than two buffers in a gathering send."""
+
+
+class Channel:
+    """Frames over a connected stream socket.
+
+    Args:
+        sock: The socket; the channel owns it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        sock.setblocking(True)
+        self._buffer = bytearray(_BUFFER_SIZE)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+
+    def receive(self) -> Frame | None:
+        """The next frame, or None when the frontend has closed the channel.
+
+        A large payload is a bytearray that belongs to the caller; a small one is a copy.
+
+        Raises:
+            WireError: the peer does not speak this protocol.
+        """
+        if not self._fill(HEADER_SIZE):
+            return None
+        kind, meta, payload = decode_header(self._buffer, self._start, sys.maxsize)
+        head = HEADER_SIZE + meta
+        size = head if payload >= _OWN_BUFFER else head + payload
+        if not self._fill(size):
+            return None
+        start = self._start
+        message = bytes(self._view[start + HEADER_SIZE : start + head])
+        if size == head and payload:
+            self._start = start + head
+            body = self._receive_large(payload)
+            return None if body is None else Frame(kind, message, memoryview(body))
+        self._start = start + size
+        return Frame(kind, message, bytes(self._view[start + head : start + size]))
+
+    def send(self, kind: int, message: Any, bodies: list[bytes | bytearray] | None = None, length: int = 0) -> None:
+        """Send a frame; returns when the kernel has it.
+
+        Args:
+            kind: Kind of the frame.
+            message: Its struct.
+            bodies: Its payload, in pieces.
+            length: Bytes of all pieces together.
+        """
+        head = encode_head(kind, message, length)
+        if not bodies:
+            self._sock.sendall(head)
+        elif length < _JOIN:
+            self._sock.sendall(b"".join([head, *bodies]))
+        else:
+            self._sock.sendall(head)
+            for body in bodies:
+                self._sock.sendall(body)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
+
+    def _fill(self, size: int) -> bool:
+        """Have at least `size` unread bytes in the buffer; False at the end of the stream."""
+        if self._end - self._start >= size:
+            return True
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif len(self._buffer) - self._start < size:
+            self._move(size)
+        while self._end - self._start < size:
+            received = self._sock.recv_into(self._view[self._end :])
+            if not received:
+                return False
+            self._end += received
+        return True
+
+    def _move(self, size: int) -> None:
+        """Move the unread bytes to the front of the buffer, or of a larger one."""
+        rest = bytes(self._view[self._start : self._end])
+        if size > len(self._buffer):
+            self._view.release()
+            self._buffer = bytearray(size)
+            self._view = memoryview(self._buffer)
+        self._view[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+
+    def _receive_large(self, length: int) -> bytearray | None:
+        body = bytearray(length)
+        view = memoryview(body)
+        held = min(length, self._end - self._start)
+        view[:held] = self._view[self._start : self._start + held]
+        self._start += held
+        while held < length:
+            received = self._sock.recv_into(view[held:])
+            if not received:
+                return None
+            held += received
+        return body

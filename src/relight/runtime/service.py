@@ -1,0 +1,130 @@
+"""One loaded model: calls the handler with a batch and turns the outcome into a reply."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from relight.runtime.inputs import decode_rows, headers_of
+from relight.runtime.outputs import UnsupportedOutputError, build_answer, encode_item
+from relight.sdk.context import Context, RequestProcessor
+from relight.sdk.errors import PredictionException
+from relight.wire.messages import Answer, Failure, Kind, Reply
+
+if TYPE_CHECKING:
+    from relight.runtime.channel import Channel
+    from relight.runtime.handler_loader import EntryPoint
+    from relight.wire.messages import Batch, Item, Load
+    from relight.wire.progress import ProgressPage
+
+logger = logging.getLogger("relight.worker")
+
+_OUT_OF_RESOURCES = Failure(507, "Out of resources")
+
+
+class Service:
+    """Runs batches through one handler.
+
+    Args:
+        entry: The handler.
+        context: The context that lives as long as the worker.
+        load: What the frontend asked to load.
+        channel: Where replies go.
+        progress: The page shared with the frontend, where there is one.
+    """
+
+    def __init__(
+        self, entry: EntryPoint, context: Context, load: Load, channel: Channel, progress: ProgressPage | None
+    ) -> None:
+        self._handle = entry.handle
+        self._context = context
+        self._decode = load.decode_input
+        self._limit = load.max_response_size
+        self._channel = channel
+        self._progress = progress
+        self._seq = 0
+        self._processors: list[RequestProcessor] = []
+        context.intermediate_sender = self.send_intermediate
+        if progress is not None:
+            context.cancel_probe = lambda index: progress.cancelled(self._seq, index)
+
+    def run(self, batch: Batch, payload: bytes | memoryview) -> None:
+        """Handle one batch and send its reply."""
+        self._seq = batch.seq
+        if self._progress is not None:
+            self._progress.begin(batch.seq)
+        items = batch.items
+        self._bind(items)
+        try:
+            result = self._handle(decode_rows(items, payload, self._decode), self._context)
+            answers, bodies = self._answers(result, len(items))
+        except _BadResultError as error:
+            self._fail(Failure(503, str(error)))
+        except MemoryError:
+            logger.exception("System out of memory")
+            self._fail(_OUT_OF_RESOURCES)
+        except PredictionException as error:
+            logger.exception("Prediction error")
+            self._fail(Failure(error.error_code, error.message))
+        except Exception as error:  # noqa: BLE001 - the boundary to the handler's code
+            # "CUDA" in the text is upstream's test for an exhausted device; clients know the 507 it leads to.
+            logger.exception("Invoking custom service failed.")
+            self._fail(_OUT_OF_RESOURCES if "CUDA" in str(error) else Failure(503, "Prediction failed"))
+        else:
+            self._channel.send(Kind.REPLY, Reply(batch.seq, answers), bodies, sum(map(len, bodies)))
+
+    def send_intermediate(self, result: list[Any], code: int, message: str) -> None:
+        """Send one intermediate result per request of the running batch (`send_intermediate_predict_response`).
+
+        Raises:
+            ValueError: `result` is not a list with one item per request.
+        """
+        if code != 200:
+            self._channel.send(Kind.CHUNK, Reply(self._seq, [], Failure(code, message)))
+            return
+        if not isinstance(result, list) or len(result) != len(self._processors):
+            raise ValueError(f"an intermediate result must be a list of {len(self._processors)} items, one per request")
+        answers, bodies = self._encode(result)
+        self._channel.send(Kind.CHUNK, Reply(self._seq, answers), bodies, sum(map(len, bodies)))
+
+    def _bind(self, items: list[Item]) -> None:
+        context = self._context
+        self._processors = [RequestProcessor(partial(headers_of, item)) for item in items]
+        ids = {index: item.request_id for index, item in enumerate(items)}
+        context.request_ids = ids
+        context.request_processor = self._processors
+        if context.metrics is not None:
+            context.metrics.set_request_ids(ids)
+
+    def _answers(self, result: Any, count: int) -> tuple[list[Answer], list[bytes | bytearray]]:
+        if not isinstance(result, list):
+            close = getattr(result, "close", None)
+            if close is not None and hasattr(result, "cr_frame"):
+                close()
+            raise _BadResultError("Invalid model predict output")
+        if len(result) != count:
+            raise _BadResultError("number of batch response mismatched")
+        return self._encode(result)
+
+    def _encode(self, result: list[Any]) -> tuple[list[Answer], list[bytes | bytearray]]:
+        answers, bodies = [], []
+        for item, processor in zip(result, self._processors, strict=True):
+            try:
+                answer, body = build_answer(encode_item(item), processor, self._limit)
+            except UnsupportedOutputError as error:
+                logger.warning("Unsupported model output data type: %s", error)
+                raise _BadResultError("Unsupported model output data type.") from error
+            if answer.error:
+                logger.warning("%s", bytes(body).decode())
+            answers.append(answer)
+            if body:
+                bodies.append(body)
+        return answers, bodies
+
+    def _fail(self, failure: Failure) -> None:
+        self._channel.send(Kind.REPLY, Reply(self._seq, [], failure))
+
+
+class _BadResultError(Exception):
+    """The handler returned something that is no answer to its batch."""

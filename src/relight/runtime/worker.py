@@ -1,0 +1,163 @@
+"""The life of a worker process: settle in, load the model, answer batches until the channel closes."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from relight.runtime.channel import Channel
+from relight.wire.messages import Batch, Kind, Load, Loaded, LoadFailed
+from relight.wire.progress import Phase, ProgressPage
+
+if TYPE_CHECKING:
+    from relight.runtime.service import Service
+
+logger = logging.getLogger("relight.worker")
+
+_PR_SET_PDEATHSIG = 1
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class LoadError(Exception):
+    """The model could not be loaded; the cause is chained.
+
+    Args:
+        phase: `import` or `initialize`.
+    """
+
+    def __init__(self, phase: str) -> None:
+        super().__init__(phase)
+        self.phase = phase
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the parent ends, even by SIGKILL.
+
+    Args:
+        parent: Pid of the parent; when it is gone already, this process exits at once.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main(channel_fd: int, progress_fd: int | None) -> NoReturn:
+    """Run the worker and end the process.
+
+    Args:
+        channel_fd: Connected socket to the frontend.
+        progress_fd: Memory shared with the frontend, if it is on this host.
+    """
+    code = 1
+    try:
+        code = _serve(Channel(socket.socket(fileno=channel_fd)), progress_fd)
+    except KeyboardInterrupt:
+        code = 130
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except BaseException:  # noqa: BLE001 - the process boundary: its last words go to the model log
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                code = code or 1
+        # Not sys.exit: the template's exit handlers and threads are not this process's.
+        os._exit(code)
+
+
+def _serve(channel: Channel, progress_fd: int | None) -> int:
+    _configure_logging()
+    progress = None if progress_fd is None else ProgressPage(progress_fd)
+    frame = channel.receive()
+    if frame is None:
+        return 0
+    load = msgspec.msgpack.decode(frame.meta, type=Load)
+    _apply_environment(load)
+    try:
+        service = _load(load, channel, progress)
+    except LoadError as error:
+        _report(channel, load, error)
+        return 1
+    _enter(progress, Phase.SERVE)
+    channel.send(Kind.LOADED, Loaded(os.getpid()))
+    decode = msgspec.msgpack.Decoder(Batch).decode
+    while True:
+        frame = channel.receive()
+        if frame is None:
+            return 0
+        service.run(decode(frame.meta), frame.payload)
+
+
+def _configure_logging() -> None:
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def _apply_environment(load: Load) -> None:
+    pinned = any(os.environ.get(name) for name in _THREAD_VARIABLES)
+    os.environ.update(load.environment)
+    if load.threads <= 0 or pinned:
+        return
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(load.threads)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # Imported in the template already: it has read the variables.
+        torch.set_num_threads(load.threads)
+
+
+def _enter(progress: ProgressPage | None, phase: int) -> None:
+    if progress is not None:
+        progress.enter(phase)
+
+
+def _load(load: Load, channel: Channel, progress: ProgressPage | None) -> Service:
+    from relight.runtime.handler_loader import enter_model_dir, resolve
+    from relight.runtime.loading import build_context
+    from relight.runtime.service import Service
+
+    _enter(progress, Phase.IMPORT)
+    try:
+        enter_model_dir(load.handler, Path(load.real_dir), [Path(entry) for entry in load.extra_path])
+        entry = resolve(load.handler, Path(load.model_dir))
+    except BaseException as error:
+        raise LoadError("import") from error
+    _enter(progress, Phase.INITIALIZE)
+    try:
+        context = build_context(load)
+        entry.initialize(context)
+    except BaseException as error:
+        raise LoadError("initialize") from error
+    return Service(entry, context, load, channel, progress)
+
+
+def _report(channel: Channel, load: Load, error: LoadError) -> None:
+    """Tell the model log and the frontend why the model could not be loaded."""
+    cause = error.__cause__
+    assert cause is not None
+    text = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
+    exhausted = isinstance(cause, MemoryError) or (isinstance(cause, RuntimeError) and "CUDA" in str(cause))
+    logger.error("Failed to load model %s, exception %s", load.model_name, cause)
+    for line in text.splitlines():
+        logger.error("%s", line)
+    channel.send(Kind.LOAD_FAILED, LoadFailed(error.phase, 507 if exhausted else 500, _one_line(cause), text))
+
+
+def _one_line(error: BaseException) -> str:
+    return traceback.format_exception_only(type(error), error)[-1].strip()

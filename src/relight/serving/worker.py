@@ -1,0 +1,445 @@
+"""A worker as the frontend sees it: its state, the batches under way, its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections import deque
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from relight.errors import InternalServerError, ServiceUnavailableError, WorkerDiedError
+from relight.serving.channel import WorkerChannel
+from relight.serving.diagnosis import Diagnosis, oom_kills
+from relight.serving.job import DONE, RUNNING, Job
+from relight.serving.launchers.base import ExitStatus, Launched, LaunchError
+from relight.serving.output import WorkerOutput, attach
+from relight.wire.messages import Batch, Item, Kind, LoadFailed, Reply
+from relight.wire.progress import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relight.serving.pool import WorkerPool
+    from relight.wire.frames import Frame
+    from relight.wire.messages import Load
+
+logger = logging.getLogger("relight.worker")
+
+BACK_OFF = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597)
+"""Seconds before the first, second, ... restart in a row; a worker that had loaded restarts at once."""
+
+_EXIT_GRACE = 2.0
+"""Seconds that a worker whose channel was closed has to end by itself."""
+_DEPTH_BUDGET = 0.002
+"""Seconds of work that may lie in a worker's socket, where other workers could do it as well."""
+_MAX_DEPTH = 64
+_SMOOTHING = 1 / 16
+
+
+class State(enum.Enum):
+    """What a worker is doing."""
+
+    STARTING = "WORKER_STARTED"
+    """Its process is being started, or is loading the model."""
+    READY = "WORKER_MODEL_LOADED"
+    """It takes batches."""
+    DRAINING = "WORKER_DRAINING"
+    """It finishes what it has, and takes nothing new."""
+    BACKING_OFF = "WORKER_STOPPED"
+    """It has died and waits for its restart."""
+    ABANDONED = "WORKER_ERROR"
+    """It has failed for longer than `maxRetryTimeoutInSec` and is not restarted."""
+    STOPPED = "WORKER_SCALED_DOWN"
+    """It is gone for good."""
+
+
+class Sent(NamedTuple):
+    """A batch that a worker has not answered yet."""
+
+    seq: int
+    jobs: list[Job]
+
+
+class Worker:
+    """One worker of a model version, through all its processes.
+
+    Args:
+        worker_id: Its id, a port number by TorchServe's tradition; never reused.
+        pool: The pool it works for.
+        gpu_id: The device it is assigned, if any.
+    """
+
+    def __init__(self, worker_id: int, pool: WorkerPool, gpu_id: int | None) -> None:
+        self.worker_id = worker_id
+        self.gpu_id = gpu_id
+        self.state = State.STARTING
+        self.started = datetime.now(timezone.utc)
+        self.failure: Diagnosis | None = None
+        """Why it died last."""
+        self.restarts = 0
+        self.loaded: asyncio.Future[Diagnosis | None] = asyncio.get_running_loop().create_future()
+        """Done after the first attempt to load the model: None, or why that failed."""
+        self.depth = 1
+        """Batches that it may hold at a time."""
+        self.outstanding: deque[Sent] = deque()
+        self._pool = pool
+        self._seq = 0
+        self._channel: WorkerChannel | None = None
+        self._process: Launched | None = None
+        self._seconds = 0.0
+        self._turn_began = 0.0
+        self._silence: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._verdict: LoadFailed | None = None
+        self._timed_out = ""
+        self._begun = 0
+        self._has_loaded = False
+
+    @property
+    def name(self) -> str:
+        """`W-<id>-<model>_<version>`, as log lines and metrics have it."""
+        return f"W-{self.worker_id}-{self._pool.label}"
+
+    @property
+    def pid(self) -> int | None:
+        """Pid of its process, while there is one on this host."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Begin its life."""
+        self._life = asyncio.get_running_loop().create_task(self._live(), name=self.name)
+
+    # -- the hot path --------------------------------------------------------------------------------------------
+
+    def send(self, jobs: list[Job], now: float) -> None:
+        """Send a batch; the worker is READY and holds fewer than `depth` batches."""
+        self._seq = seq = self._seq + 1
+        items = []
+        body: list[bytes] = []
+        size = 0
+        for job in jobs:
+            job.state = RUNNING
+            job.scheduled = now
+            job.on_cancel = self._cancelled
+            items.append(Item(job.request_id, job.headers, job.added, job.parts))
+            body += job.body
+            size += job.size
+        process = self._process
+        assert process is not None and self._channel is not None
+        if process.progress is not None:
+            process.progress.clear(seq)
+        if not self.outstanding:
+            self._turn_began = now
+            if self._silence is None:
+                self._watch(self._pool.response_timeout)
+        self.outstanding.append(Sent(seq, jobs))
+        self._channel.send(Kind.BATCH, Batch(seq, items), body, size)
+
+    def _cancelled(self, job: Job) -> None:
+        """Mark a running request as cancelled, for the handler to ask."""
+        process = self._process
+        if process is None or process.progress is None:
+            return
+        for sent in self.outstanding:
+            if job in sent.jobs:
+                process.progress.cancel(sent.seq, sent.jobs.index(job))
+
+    def _on_frame(self, frame: Frame) -> None:
+        kind = frame.kind
+        if kind == Kind.REPLY or kind == Kind.CHUNK:
+            self._on_reply(_decode_reply(frame.meta), frame.payload, kind == Kind.REPLY)
+        elif kind == Kind.LOADED:
+            self._on_loaded()
+        elif kind == Kind.LOAD_FAILED:
+            self._verdict = msgspec.msgpack.decode(frame.meta, type=LoadFailed)
+        else:
+            raise ValueError(f"unexpected frame of kind {kind}")
+
+    def _on_reply(self, reply: Reply, payload: bytes | memoryview, last: bool) -> None:
+        outstanding = self.outstanding
+        if not outstanding or outstanding[0].seq != reply.seq:
+            raise ValueError(f"reply to batch {reply.seq}, which is not the oldest one under way")
+        jobs = outstanding[0].jobs
+        now = self._pool.clock()
+        if last:
+            outstanding.popleft()
+            self._end_turn(now, len(jobs))
+        else:
+            self._pool.streams = True
+            self._turn_began = now
+        if reply.failure is not None:
+            status = 507 if reply.failure.status == 413 else reply.failure.status
+            for job in jobs:
+                job.fail(InternalServerError(reply.failure.message, status))
+        elif len(reply.answers) != len(jobs):
+            raise ValueError(f"{len(reply.answers)} answers to a batch of {len(jobs)}")
+        else:
+            at = 0
+            for job, answer in zip(jobs, reply.answers, strict=True):
+                end = at + answer.length
+                part = payload if at == 0 and end == len(payload) else payload[at:end]
+                at = end
+                if answer.error:
+                    job.fail(InternalServerError(str(part, "utf-8"), answer.status))
+                elif last:
+                    job.finish(answer, part)
+                elif job.state != DONE:
+                    job.reply.chunk(answer, part)
+        if last:
+            self._pool.worker_free(self)
+
+    def _end_turn(self, now: float, count: int) -> None:
+        seconds = now - self._turn_began
+        self._turn_began = now
+        self._seconds += (seconds - self._seconds) * _SMOOTHING
+        pool = self._pool
+        if pool.streams or not pool.policy.pipelines:
+            self.depth = 1
+        else:
+            alone = 2 if len(pool.workers) == 1 else 1
+            self.depth = max(alone, min(_MAX_DEPTH, int(_DEPTH_BUDGET / max(self._seconds, 1e-5))))
+        pool.policy.served(count, seconds, pool.queue.waiting)
+
+    # -- timeouts ------------------------------------------------------------------------------------------------
+
+    def _watch(self, seconds: float) -> None:
+        self._silence = asyncio.get_running_loop().call_later(max(0.0, seconds), self._check_silence)
+
+    def _check_silence(self) -> None:
+        """End a worker that has been silent for `response_timeout`; one timer serves all batches."""
+        self._silence = None
+        if not self.outstanding:
+            return
+        left = self._turn_began + self._pool.response_timeout - self._pool.clock()
+        if left > 0.001:
+            self._watch(left)
+        else:
+            self._timed_out = f"no response within response_timeout of {self._pool.response_timeout:g} s"
+            self.kill()
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """Start, serve and restart, until stopped or abandoned."""
+        failing_since: float | None = None
+        attempt = 0
+        while self.state is State.STARTING:
+            began = time.monotonic()
+            diagnosis = await self._one_process()
+            served = self._has_loaded
+            if self.state is State.STOPPED:
+                break
+            self._bury(diagnosis)
+            if self.state is State.DRAINING:
+                break
+            now = time.monotonic()
+            if served and now - began > 1.0:
+                failing_since, attempt = None, 0
+            else:
+                failing_since = began if failing_since is None else failing_since
+                attempt = max(attempt, 0 if served else 1)
+            if not await self._back_off(attempt, failing_since, now):
+                break
+            attempt = min(attempt + 1, len(BACK_OFF) - 1)
+        if self.state is not State.ABANDONED:
+            self.state = State.STOPPED
+        self._pool.worker_ended(self)
+
+    async def _back_off(self, attempt: int, failing_since: float | None, now: float) -> bool:
+        delay = BACK_OFF[attempt]
+        if failing_since is not None and now - failing_since + delay > self._pool.max_retry_time:
+            self.state = State.ABANDONED
+            logger.error("%s is not restarted: it has failed for %.0f s", self.name, now - failing_since)
+            self._pool.worker_abandoned(self)
+            return False
+        self.state = State.BACKING_OFF
+        self._pool.worker_unavailable(self)
+        logger.info("Retry worker: %d in %d seconds.", self.worker_id, delay)
+        if delay:
+            await asyncio.sleep(delay)
+        self.state = State.STARTING
+        self.restarts += 1
+        return True
+
+    async def _one_process(self) -> Diagnosis:
+        """Start a process, have it load the model, and wait for its end."""
+        self._verdict, self._timed_out, self._has_loaded = None, "", False
+        kills = oom_kills()
+        loop = asyncio.get_running_loop()
+        try:
+            process = await self._pool.launcher.launch(torch=self._pool.wants_torch)
+        except LaunchError as error:
+            return Diagnosis("start", str(error))
+        self._process = process
+        if self.state is not State.STARTING:
+            process.kill()
+        lines = WorkerOutput.new_last_lines()
+        out = WorkerOutput(f"{self.name}-stdout", logging.INFO, lines)
+        err = WorkerOutput(f"{self.name}-stderr", logging.WARNING, lines)
+        pipes = [await attach(process.stdout, out), await attach(process.stderr, err)]
+        lost: asyncio.Future[Exception | None] = loop.create_future()
+        channel = WorkerChannel(self._pool.max_payload, self._on_frame, lost.set_result)
+        await loop.connect_accepted_socket(lambda: channel, process.channel)
+        self._channel = channel
+        timer = loop.call_later(self._pool.startup_timeout, self._startup_expired)
+        channel.send(Kind.LOAD, self._pool.load_message(self))
+        try:
+            await asyncio.wait([lost, process.exited], return_when=asyncio.FIRST_COMPLETED)
+            if not lost.done():
+                # What it wrote before it ended is in the socket still; children of it may hold the socket open.
+                await asyncio.wait([lost], timeout=0.1)
+        finally:
+            timer.cancel()
+            channel.abort()
+            self._pool.worker_unavailable(self)
+        status = await self._reap(process)
+        await asyncio.wait([out.closed, err.closed], timeout=0.2)
+        for pipe in pipes:
+            pipe.close()
+        diagnosis = self._diagnose(process, status, lost, kills, list(lines))
+        if process.progress is not None:
+            process.progress.close()
+        self._process = self._channel = None
+        return diagnosis
+
+    async def _reap(self, process: Launched) -> ExitStatus | None:
+        """Wait for the end of a process whose channel is closed; end it if it does not."""
+        for grace in (_EXIT_GRACE, _EXIT_GRACE):
+            done, _ = await asyncio.wait([process.exited], timeout=grace)
+            if done:
+                return process.exited.result()
+            process.kill()
+        return None
+
+    def _on_loaded(self) -> None:
+        self._has_loaded = True
+        if self.state is not State.STARTING:
+            return
+        self.state = State.READY
+        self.depth = 1
+        self._turn_began = self._pool.clock()
+        if not self.loaded.done():
+            self.loaded.set_result(None)
+        logger.info("%s State change WORKER_STARTED -> WORKER_MODEL_LOADED", self.name)
+        self._pool.worker_ready(self)
+
+    def _startup_expired(self) -> None:
+        if not self._has_loaded:
+            self._timed_out = f"model not loaded within startup_timeout of {self._pool.startup_timeout:g} s"
+            self.kill()
+
+    def _diagnose(
+        self,
+        process: Launched,
+        status: ExitStatus | None,
+        lost: asyncio.Future[Exception | None],
+        kills: int,
+        lines: list[str],
+    ) -> Diagnosis:
+        verdict = self._verdict
+        progress = process.progress
+        running, _ = self._split()
+        if verdict is not None:
+            phase = verdict.phase
+        elif self._has_loaded:
+            phase = "handle" if running else "idle"
+        else:
+            phase = Phase.NAMES[progress.phase()] if progress is not None else "initialize"
+        error = lost.result() if lost.done() else None
+        cause = self._timed_out or (verdict.message if verdict is not None else "")
+        if not cause:
+            cause = f"broken channel: {error}" if isinstance(error, ValueError) else "the process ended"
+        oom = (status is not None and status.killed and oom_kills() > kills) or (
+            verdict is not None and verdict.status == 507
+        )
+        return Diagnosis(
+            phase,
+            cause,
+            status,
+            oom,
+            verdict.message if verdict is not None else None,
+            verdict.traceback if verdict is not None else None,
+            lines,
+            [job.request_id for sent in running for job in sent.jobs if job.state != DONE],
+            bool(self._timed_out),
+        )
+
+    def _bury(self, diagnosis: Diagnosis) -> None:
+        """A process has died: say why, answer what it was running, put back what it had not begun."""
+        self.failure = diagnosis
+        logger.error("%s died. %s", self.name, diagnosis)
+        running, _ = self._settle()
+        for job in running:
+            job.fail(WorkerDiedError(out_of_memory=diagnosis.exhausted))
+        if not self.loaded.done():
+            self.loaded.set_result(diagnosis)
+
+    def _split(self) -> tuple[list[Sent], list[Sent]]:
+        """The batches under way: those that the worker has begun, and those that it has not."""
+        progress = self._process.progress if self._process is not None else None
+        if progress is not None:
+            self._begun = progress.begun()
+        elif self._process is not None:
+            self._begun = self.outstanding[0].seq if self.outstanding else 0
+        begun = [sent for sent in self.outstanding if sent.seq <= self._begun]
+        return begun, [sent for sent in self.outstanding if sent.seq > self._begun]
+
+    def _settle(self) -> tuple[list[Job], list[Job]]:
+        """Take all batches from the worker, put back those that it had not begun; the jobs of both kinds."""
+        begun, untouched = self._split()
+        self.outstanding.clear()
+        waiting = [job for sent in untouched for job in sent.jobs]
+        self._pool.queue.put_back(waiting)
+        return [job for sent in begun for job in sent.jobs], waiting
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End the process of the moment at once; what follows is as for any death."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def stop(self, timeout: float | None) -> None:
+        """End the worker for good.
+
+        Args:
+            timeout: Seconds that it may take for what it is running; None for as long as it takes.
+        """
+        life = self._life
+        assert life is not None
+        if self.state is State.READY and self.outstanding and timeout != 0:
+            self.state = State.DRAINING
+            self._pool.worker_unavailable(self)
+            self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._drained, life], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        before, self.state = self.state, State.STOPPED
+        self._pool.worker_unavailable(self)
+        running, _ = self._settle()
+        for job in running:
+            job.fail(ServiceUnavailableError(f"Worker {self.worker_id} of model {self._pool.label} was stopped."))
+        if self._silence is not None:
+            self._silence.cancel()
+        if not self.loaded.done():
+            self.loaded.set_result(Diagnosis("start", "stopped before the model was loaded"))
+        if before is State.BACKING_OFF:
+            life.cancel()
+        elif before is State.STARTING or running:
+            self.kill()
+        elif self._channel is not None:
+            self._channel.close()
+        await asyncio.wait([life])
+        logger.info("%s State change %s -> %s", self.name, before.value, State.STOPPED.value)
+
+    def drained(self) -> None:
+        """The last batch of a DRAINING worker is answered."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+
+_decode_reply: Callable[[bytes | memoryview], Reply] = msgspec.msgpack.Decoder(Reply).decode
