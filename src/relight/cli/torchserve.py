@@ -1,7 +1,7 @@
 """The `torchserve` command: starts the server process, waits until it serves, and stops it.
 
-Messages, their order and the exit codes are TorchServe's (configuration.md §1), but that a start which fails says why and
-exits with 1. Only light modules are imported here: the server's start is waited for, and `--version` should be instant.
+Messages, their order and the exit codes are TorchServe's (configuration.md §1), but that a start which fails says why
+and exits with 1. Only light modules are imported here: a start is waited for, and `--version` should be quick.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _STOP_TIMEOUT_S = 60.0
+_FAILED_END_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -177,6 +178,8 @@ def _start_in_background(command: list[str], pid_file: process.PidFile) -> int:
             signal.signal(number, handler)
     if outcome.error is None:
         return 0
+    # It is ending by itself as a rule, and should clean up undisturbed.
+    process.wait_for_end(pid, _FAILED_END_S)
     _end(pid, pid_file)
     print(f"TorchServe did not start: {outcome.error}")
     return 1
@@ -186,5 +189,6 @@ def _end(pid: int, pid_file: process.PidFile) -> None:
     """End a server whose start failed or was cancelled."""
     if process.is_alive(pid):
         os.kill(pid, signal.SIGTERM)
-        process.wait_for_end(pid, _STOP_TIMEOUT_S)
+        if not process.wait_for_end(pid, _STOP_TIMEOUT_S):
+            os.kill(pid, signal.SIGKILL)
     pid_file.remove(pid)
