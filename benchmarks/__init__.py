@@ -1,0 +1,1 @@
+"""Load tests that compare the ``torchserve`` commands of two virtual environments; see README.md."""
