@@ -44,7 +44,7 @@ def send_intermediate_predict_response(
     Raises:
         RuntimeError: No context was given, and no handler is being run.
     """
-    if os.environ.get("LOCAL_RANK", "0") != "0":
+    if os.environ.get("LOCAL_RANK", "") not in {"", "0"}:
         return
     if context is None:
         context = _current
