@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,6 @@ from relight.sdk.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 FUNCTIONS = """
     def handle(data, context):
@@ -85,7 +85,8 @@ WRAPPED = """
 def write(tmp_path: Path) -> Iterator[Callable[[str, str], None]]:
     """Write a module below the model directory, which is entered as a worker does; undone at the end."""
     path, cwd, pythonpath = list(sys.path), os.getcwd(), os.environ.get("PYTHONPATH")  # noqa: PTH109
-    enter_model_dir(tmp_path, model_sys_path("h.py", tmp_path))
+    os.environ.pop("PYTHONPATH", None)
+    enter_model_dir("h.py", tmp_path)
 
     def write_module(name: str, source: str) -> None:
         file = tmp_path / name
@@ -265,12 +266,13 @@ def test_the_path_of_a_worker(tmp_path: Path) -> None:
 def test_entering_a_model_directory(write: Callable[[str, str], None], tmp_path: Path) -> None:
     sys.path.insert(0, "")
     sys.path.append(str(tmp_path))
-    enter_model_dir(tmp_path, ["/mine", str(tmp_path)])
+    os.environ["PYTHONPATH"] = "/mine"
+    enter_model_dir("h.py", tmp_path, [Path("/extra")])
     assert os.getcwd() == str(tmp_path)  # noqa: PTH109
     assert sys.path[:2] == ["/mine", str(tmp_path)]
     assert "" not in sys.path
     assert sys.path.count(str(tmp_path)) == 1
-    assert os.environ["PYTHONPATH"] == f"/mine:{tmp_path}"
+    assert os.environ["PYTHONPATH"] == f"/mine:{tmp_path}:/extra"
 
 
 def test_modules_of_an_archive_that_are_loaded_already(tmp_path: Path) -> None:

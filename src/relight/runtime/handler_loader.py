@@ -64,7 +64,10 @@ def resolve(handler: str, model_dir: Path) -> EntryPoint:
 
 
 def model_sys_path(
-    handler: str, real_dir: Path, extra: Sequence[str] = (), inherited_pythonpath: str | None = None
+    handler: str,
+    real_dir: Path,
+    extra: Sequence[str | os.PathLike[str]] = (),
+    inherited_pythonpath: str | None = None,
 ) -> list[str]:
     """Return the directories that a worker's `sys.path` begins with, absolute and each once.
 
@@ -84,16 +87,18 @@ def model_sys_path(
     return list(dict.fromkeys(os.path.normpath(real_dir / entry) for entry in (*entries, "", *extra)))
 
 
-def enter_model_dir(real_dir: Path, entries: Sequence[str]) -> None:
-    """Make this process what TorchServe starts its workers as: in the model directory, with `entries` on its path.
+def enter_model_dir(handler: str, real_dir: Path, extra: Sequence[str | os.PathLike[str]] = ()) -> None:
+    """Make this process what TorchServe starts its workers as: in the model directory, its modules on the path.
 
     A worker that was forked did not read PYTHONPATH at its start, so the path is set here; the variable is set as well,
-    for processes that the handler starts.
+    for processes that the handler starts. Its present value is taken as the server's.
 
     Args:
+        handler: The manifest's handler string.
         real_dir: The model directory, links resolved.
-        entries: From `model_sys_path`.
+        extra: Further directories, see `model_sys_path`.
     """
+    entries = model_sys_path(handler, real_dir, extra, os.environ.get("PYTHONPATH"))
     os.chdir(real_dir)
     # "" is the working directory, which a TorchServe worker has only behind PYTHONPATH, as the model directory.
     rest = [entry for entry in sys.path if entry and entry not in entries]

@@ -153,7 +153,7 @@ class Context:
 
     @property
     def metrics(self) -> Any:
-        """The metrics cache (`relight.sdk.metrics.MetricsCache`)."""
+        """The metrics cache (`relight.sdk.metrics.MetricsCacheYamlImpl`)."""
         return self._metrics
 
     @metrics.setter

@@ -1,5 +1,5 @@
 """`ts.metrics.metric_cache_yaml_impl`."""
 
-from relight.sdk.metrics.cache import MetricsCache as MetricsCacheYamlImpl
+from relight.sdk.metrics.cache import MetricsCacheYamlImpl
 
 __all__ = ["MetricsCacheYamlImpl"]

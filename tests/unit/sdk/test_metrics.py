@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relight.sdk.metrics import CachingMetric, Dimension, MetricsCache, MetricTypes, emission
+from relight.sdk.metrics import CachingMetric, Dimension, MetricsCacheYamlImpl, MetricTypes, emission
 from relight.sdk.metrics.errors import (
     MetricsCacheIOError,
     MetricsCacheKeyError,
@@ -34,8 +34,8 @@ def fixed_host_and_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 
 
 @pytest.fixture
-def cache() -> MetricsCache:
-    cache = MetricsCache(None)
+def cache() -> MetricsCacheYamlImpl:
+    cache = MetricsCacheYamlImpl(None)
     cache.initialize_cache()
     cache.model_name = "met"
     cache.set_request_ids({0: "r0", 1: "r1"})
@@ -47,7 +47,7 @@ def line(body: str, ids: str = "r0,r1") -> str:
     return f"[METRICS]{name}:{rest}|#hostname:vm,{SECONDS}" + (f",{ids}" if ids else "")
 
 
-def test_the_exact_line(cache: MetricsCache, caplog: Lines) -> None:
+def test_the_exact_line(cache: MetricsCacheYamlImpl, caplog: Lines) -> None:
     cache.set_request_ids({0: "8cf24f17-ed4f-4aa8-a457-62050df4a243"})
     cache.add_time("PredictionTime", 0.45)
     assert caplog.record_tuples == [
@@ -93,12 +93,14 @@ def test_the_exact_line(cache: MetricsCache, caplog: Lines) -> None:
         ("add_metric", ("M", 1, ""), line("M.unit:1|#ModelName:met,Level:Model|#type:COUNTER")),
     ],
 )
-def test_lines(cache: MetricsCache, caplog: Lines, method: str, arguments: tuple[Any, ...], expected: str) -> None:
+def test_lines(
+    cache: MetricsCacheYamlImpl, caplog: Lines, method: str, arguments: tuple[Any, ...], expected: str
+) -> None:
     assert getattr(cache, method)(*arguments) is None
     assert caplog.messages == [expected]
 
 
-def test_ids_during_load_and_outside_of_any_request(cache: MetricsCache, caplog: Lines) -> None:
+def test_ids_during_load_and_outside_of_any_request(cache: MetricsCacheYamlImpl, caplog: Lines) -> None:
     cache.set_request_ids("uuid")
     cache.add_time("T", 1, 0)
     cache.set_request_ids(None)
@@ -109,7 +111,7 @@ def test_ids_during_load_and_outside_of_any_request(cache: MetricsCache, caplog:
     ]
 
 
-def test_first_use_fixes_the_unit_and_the_callers_list_stays(cache: MetricsCache, caplog: Lines) -> None:
+def test_first_use_fixes_the_unit_and_the_callers_list_stays(cache: MetricsCacheYamlImpl, caplog: Lines) -> None:
     dimensions = [Dimension("a", "b")]
     cache.add_time("T", 1, dimensions=dimensions)
     cache.add_time("T", 2, unit="s", dimensions=dimensions)
@@ -117,7 +119,7 @@ def test_first_use_fixes_the_unit_and_the_callers_list_stays(cache: MetricsCache
     assert [str(dimension) for dimension in dimensions] == ["a:b"]
 
 
-def test_refused_updates_are_logged(cache: MetricsCache, caplog: Lines) -> None:
+def test_refused_updates_are_logged(cache: MetricsCacheYamlImpl, caplog: Lines) -> None:
     cache.add_metric_to_cache("C", "count", ["z"])
     metric = cache.get_metric("C")
     metric.add_or_update(2, ["a", "b"])
@@ -156,14 +158,14 @@ def test_refused_updates_are_logged(cache: MetricsCache, caplog: Lines) -> None:
     ],
 )
 def test_errors(
-    cache: MetricsCache, method: str, arguments: tuple[Any, ...], error: type[Exception], text: str
+    cache: MetricsCacheYamlImpl, method: str, arguments: tuple[Any, ...], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error) as caught:
         getattr(cache, method)(*arguments)
     assert text in str(caught.value)
 
 
-def test_registered_metric(cache: MetricsCache, caplog: Lines) -> None:
+def test_registered_metric(cache: MetricsCacheYamlImpl, caplog: Lines) -> None:
     metric = cache.add_metric_to_cache(
         metric_name="K", unit="ms", dimension_names=["a", "b"], metric_type=MetricTypes.GAUGE
     )
@@ -189,7 +191,7 @@ def test_no_dimensions_by_default() -> None:
     assert second.dimension_names == []
 
 
-def test_sink_replaces_the_log(cache: MetricsCache, caplog: Lines) -> None:
+def test_sink_replaces_the_log(cache: MetricsCacheYamlImpl, caplog: Lines) -> None:
     lines: list[str] = []
     emission.set_sink(lines.append)
     try:
@@ -201,7 +203,7 @@ def test_sink_replaces_the_log(cache: MetricsCache, caplog: Lines) -> None:
     assert caplog.messages == [line("C.Count:2|#ModelName:met,Level:Model|#type:COUNTER")]
 
 
-def test_a_copy_has_its_own_requests_and_the_same_metrics(cache: MetricsCache) -> None:
+def test_a_copy_has_its_own_requests_and_the_same_metrics(cache: MetricsCacheYamlImpl) -> None:
     clone = copy.deepcopy(cache)
     clone.set_request_ids({0: "other"})
     clone.add_metric_to_cache("new", "ms")
@@ -209,9 +211,9 @@ def test_a_copy_has_its_own_requests_and_the_same_metrics(cache: MetricsCache) -
     assert cache.get_metric("new") is clone.get_metric("new")
 
 
-def test_built_in_definitions(cache: MetricsCache) -> None:
+def test_built_in_definitions(cache: MetricsCacheYamlImpl) -> None:
     assert cache.cache_keys() == ["gauge:HandlerTime", "gauge:PredictionTime"]
-    assert MetricsCache("").cache == {}
+    assert MetricsCacheYamlImpl("").cache == {}
 
 
 def test_definitions_from_a_file(tmp_path: Path, caplog: Lines) -> None:
@@ -226,7 +228,7 @@ def test_definitions_from_a_file(tmp_path: Path, caplog: Lines) -> None:
         "    - {name: HandlerTime, unit: ms, dimensions: [*m, *l]}\n"
         "  histogram:\n"
     )
-    cache = MetricsCache(path)
+    cache = MetricsCacheYamlImpl(path)
     assert cache.cache == {}
     cache.initialize_cache()
     assert cache.cache_keys() == ["counter:C1", "gauge:HandlerTime"]
@@ -238,7 +240,7 @@ def test_definitions_from_a_file(tmp_path: Path, caplog: Lines) -> None:
 def test_files_that_declare_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "metrics.yaml"
     path.write_text(content)
-    cache = MetricsCache(path)
+    cache = MetricsCacheYamlImpl(path)
     cache.initialize_cache()
     assert cache.cache_keys() == []
 
@@ -268,14 +270,14 @@ def test_bad_files(tmp_path: Path, content: str, error: type[Exception], text: s
     path = tmp_path / "metrics.yaml"
     path.write_text(content)
     with pytest.raises(error) as caught:
-        MetricsCache(path).initialize_cache()
+        MetricsCacheYamlImpl(path).initialize_cache()
     assert text in str(caught.value)
 
 
 def test_absent_file(tmp_path: Path) -> None:
     path = tmp_path / "absent.yaml"
     with pytest.raises(MetricsCacheIOError) as caught:
-        MetricsCache(path)
+        MetricsCacheYamlImpl(path)
     assert str(caught.value).startswith(f"Error reading file: Error reading file {path}: [Errno 2] No such file")
 
 

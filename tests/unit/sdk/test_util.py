@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relight.sdk.errors import PredictionException
-from relight.sdk.metrics import MetricsCache
+from relight.sdk.metrics import MetricsCacheYamlImpl
 from relight.sdk.timing import timed
 from relight.sdk.util import (
     CLEANUP_REGEX,
@@ -157,7 +157,7 @@ def test_timed_is_off_by_default(config: Any, caplog: pytest.LogCaptureFixture) 
 
 def test_timed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    metrics = MetricsCache()
+    metrics = MetricsCacheYamlImpl()
     metrics.model_name = "mm"
     metrics.set_request_ids({0: "r"})
     stage: Any = Stage()

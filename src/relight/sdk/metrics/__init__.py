@@ -4,8 +4,8 @@ Every update becomes one line, `[METRICS]<name>.<Unit>:<value>|#<dim>:<val>,...|
 seconds>[,<request ids>]`, which the frontend parses; names, signatures, texts and the line are TorchServe's.
 """
 
-from relight.sdk.metrics.cache import MetricsCache
+from relight.sdk.metrics.cache import MetricsCacheYamlImpl
 from relight.sdk.metrics.caching_metric import CachingMetric
 from relight.sdk.metrics.model import Dimension, MetricTypes, Units
 
-__all__ = ["CachingMetric", "Dimension", "MetricTypes", "MetricsCache", "Units"]
+__all__ = ["CachingMetric", "Dimension", "MetricTypes", "MetricsCacheYamlImpl", "Units"]

@@ -231,7 +231,7 @@ class MetricCacheAbstract(abc.ABC):
         return clone
 
 
-class MetricsCache(MetricCacheAbstract):
+class MetricsCacheYamlImpl(MetricCacheAbstract):
     """The metrics that the section `model_metrics` of a metrics file declares.
 
     Without a file it knows the two metrics that every worker records, `HandlerTime` and `PredictionTime`.
