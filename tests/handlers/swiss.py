@@ -150,6 +150,7 @@ class Swiss:
         for part in range(3):
             items = [f"part{part} "] * n
             send_intermediate_predict_response(items, context.request_ids, "Intermediate", 200, context)
+            time.sleep(float(first.get("x-pause", 0)))
             if part == 0 and "x-gate" in first:
                 pass_gate(first["x-gate"])
             if part == 1 and first.get("x-then") == "raise":
