@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from relight.archive.files import appearing
-from relight.archive.s3 import AwsCredentials, find_credentials, signed_headers
+from relight.archive.s3 import AwsCredentials, canonical_url, find_credentials, signed_headers
 from relight.archive.urls import AllowedUrls, local_name, redacted
 from relight.errors import DownloadArchiveError, InternalServerError
 from relight.version import __version__
@@ -131,10 +131,11 @@ def _fetch_http(
         with httpx.Client(timeout=timeout, headers=headers, follow_redirects=False) as client:
             first = here = httpx.URL(url)
             for _ in range(_MAX_REDIRECTS):
-                signed = credentials is not None and _origin(here) == _origin(first)
-                now = datetime.now(timezone.utc)
-                extra = signed_headers(str(here), credentials, now) if signed and credentials is not None else {}
-                with client.stream("GET", here, headers=extra) as response:
+                signature: dict[str, str] = {}
+                if credentials is not None and _origin(here) == _origin(first):
+                    here = httpx.URL(canonical_url(str(here)))
+                    signature = signed_headers(str(here), credentials, datetime.now(timezone.utc))
+                with client.stream("GET", here, headers=signature) as response:
                     if response.status_code not in _REDIRECTS or "location" not in response.headers:
                         _receive(response, file, copy)
                         return

@@ -11,7 +11,7 @@ import logging
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from relight.errors import DownloadArchiveError
 
@@ -66,11 +66,20 @@ def find_credentials(url: str, env: Mapping[str, str] | None = None) -> AwsCrede
     raise DownloadArchiveError(f"{failure}. The environment variable {missing} is not set.")
 
 
+def canonical_url(url: str) -> str:
+    """`url` with path and query encoded as S3 signs them: once, and the query sorted.
+
+    Servers that check signatures over the text that they received, without encoding it anew, then agree as well.
+    """
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, _canonical_path(parts.path), _canonical_query(parts.query), ""))
+
+
 def signed_headers(url: str, credentials: AwsCredentials, now: datetime) -> dict[str, str]:
     """The headers that make a GET of `url` a signed one.
 
     Args:
-        url: The url exactly as it will be requested.
+        url: The url that will be requested.
         credentials: Who signs.
         now: The time, in UTC.
 
@@ -91,7 +100,7 @@ def signed_headers(url: str, credentials: AwsCredentials, now: datetime) -> dict
     canonical = "\n".join(
         [
             "GET",
-            _encoded(parts.path or "/", safe="/"),
+            _canonical_path(parts.path),
             _canonical_query(parts.query),
             *(f"{name}:{value}" for name, value in headers.items()),
             "",
@@ -115,6 +124,10 @@ def signed_headers(url: str, credentials: AwsCredentials, now: datetime) -> dict
 def _encoded(text: str, safe: str = "") -> str:
     # Decoded first: S3 wants every key encoded exactly once, however the url wrote it.
     return quote(unquote(text), safe=safe + "-_.~")
+
+
+def _canonical_path(path: str) -> str:
+    return _encoded(path or "/", safe="/")
 
 
 def _canonical_query(query: str) -> str:

@@ -156,7 +156,8 @@ def export_target(model_name: str, export_path: str, archive_format: str = "defa
         ModelArchiverError: `export_path` is no directory, or the archive exists and `force` is off.
     """
     check_export_path(export_path)
-    target = Path(export_path) / (model_name + ARCHIVE_FORMATS[archive_format])
+    # Joined as text for the messages: a path object would drop the `./` that was given.
+    target = os.path.join(export_path, model_name + ARCHIVE_FORMATS[archive_format])  # noqa: PTH118
     if os.path.lexists(target):
         if not force:
             raise ModelArchiverError(
@@ -165,7 +166,7 @@ def export_target(model_name: str, export_path: str, archive_format: str = "defa
                 "See -h/--help for more details."
             )
         _log.warning("Overwriting %s ...", target)
-    return target
+    return Path(target)
 
 
 def manifest_of(config: ModelArchiverConfig, moment: int | None = None) -> str:
