@@ -80,17 +80,16 @@ def fetch(
         InternalServerError: `Model file already exists <file>`.
         DownloadArchiveError: Anything else, with status 400; the log says what went wrong.
     """
-    failure = f"Failed to download archive from: {url}"
+    failure = DownloadArchiveError(f"Failed to download archive from: {url}")
     name = local_name(url)
     if name is None:
-        raise DownloadArchiveError(failure)
+        raise failure
     target = store / name
     exists = InternalServerError(f"Model file already exists {name}")
     copy = _Copy(redacted(url), limits or FetchLimits(), stop)
     try:
         if os.path.lexists(target):
             raise exists
-        # Before the request: a missing variable is the operator's mistake and should cost no connection.
         credentials = find_credentials(url) if s3_sse_kms else None
         with appearing(target) as part, part.open("wb") as file:
             if url.lower().startswith("file:"):
@@ -101,7 +100,7 @@ def fetch(
         raise exists from error
     except (_FetchError, OSError, ValueError) as error:
         _log.error("Cannot download %s: %s", redacted(url), str(error) or type(error).__name__)
-        raise DownloadArchiveError(failure) from error
+        raise failure from error
     return target
 
 

@@ -35,6 +35,9 @@ _FDS = 4
 def main() -> None:
     """Serve fork requests until the frontend closes the socket."""
     control = socket.socket(fileno=int(sys.argv[1]))
+    if not getattr(sys.flags, "safe_path", False):
+        # The server's working directory is none of the handlers' business.
+        sys.path.pop(0)
     # Collections during imports find nothing and cost a tenth of torch's import time.
     gc.disable()
     for module in sys.argv[2:]:
@@ -79,11 +82,11 @@ class ForkServer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._send("ready", os.getpid())
         while True:
-            ready, _, _ = select.select([self._control, self._wake_r], [], [])
+            ready, _, _ = select.select([self._control.fileno(), self._wake_r], [], [])
             if self._wake_r in ready:
                 self._drain_wakeups()
                 self._reap()
-            if self._control in ready and not self._serve_one():
+            if self._control.fileno() in ready and not self._serve_one():
                 return
 
     def _drain_wakeups(self) -> None:

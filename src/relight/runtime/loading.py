@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relight.sdk.context import Context
+from relight.sdk.streaming import set_current_context
 
 if TYPE_CHECKING:
     from relight.wire.messages import Load
@@ -22,6 +24,8 @@ def build_context(load: Load) -> Context:
     from relight.sdk.metrics.cache import MetricsCacheYamlImpl
 
     metrics = MetricsCacheYamlImpl(load.metrics_config)
+    metrics.initialize_cache()
+    metrics.set_request_ids(str(uuid.uuid4()))
     metrics.model_name = load.model_name
     context = Context(
         load.model_name,
@@ -34,6 +38,7 @@ def build_context(load: Load) -> Context:
         metrics,
         load.config,
     )
+    set_current_context(context)
     return context
 
 

@@ -50,16 +50,17 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def main(channel_fd: int, progress_fd: int | None) -> NoReturn:
+def main(channel_fd: int, progress_fd: int | None, load: Load | None = None) -> NoReturn:
     """Run the worker and end the process.
 
     Args:
         channel_fd: Connected socket to the frontend.
         progress_fd: Memory shared with the frontend, if it is on this host.
+        load: What to load, where another process has received that already.
     """
     code = 1
     try:
-        code = _serve(Channel(socket.socket(fileno=channel_fd)), progress_fd)
+        code = _serve(channel_fd, progress_fd, load)
     except KeyboardInterrupt:
         code = 130
     except SystemExit as exit_:
@@ -76,13 +77,57 @@ def main(channel_fd: int, progress_fd: int | None) -> NoReturn:
         os._exit(code)
 
 
-def _serve(channel: Channel, progress_fd: int | None) -> int:
+def _serve(channel_fd: int, progress_fd: int | None, load: Load | None) -> int:
     _configure_logging()
     progress = None if progress_fd is None else ProgressPage(progress_fd)
-    frame = channel.receive()
-    if frame is None:
-        return 0
-    load = msgspec.msgpack.decode(frame.meta, type=Load)
+    channel = Channel(socket.socket(fileno=channel_fd))
+    if load is None:
+        frame = channel.receive()
+        if frame is None:
+            return 0
+        load = msgspec.msgpack.decode(frame.meta, type=Load)
+        if _shadows(load):
+            _start_afresh(channel_fd, progress_fd, bytes(frame.meta))
+    return _serve_model(load, channel, progress)
+
+
+def _shadows(load: Load) -> bool:
+    """Whether the archive brings its own version of modules that the template has imported already."""
+    from relight.runtime.handler_loader import model_sys_path, shadowed_modules
+
+    entries = model_sys_path(load.handler, Path(load.real_dir), load.extra_path, os.environ.get("PYTHONPATH"))
+    shadowed = shadowed_modules(entries)
+    if shadowed:
+        logger.info("The archive shadows %s: the worker starts from a fresh interpreter", ", ".join(shadowed))
+    return bool(shadowed)
+
+
+def _start_afresh(channel_fd: int, progress_fd: int | None, load: bytes) -> NoReturn:
+    """Replace this process by a new interpreter that goes on where this one is."""
+    message = os.memfd_create("relight-load", 0)
+    os.write(message, load)
+    os.lseek(message, 0, os.SEEK_SET)
+    os.set_inheritable(channel_fd, True)
+    if progress_fd is not None:
+        os.set_inheritable(progress_fd, True)
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    fds = [str(channel_fd), str(-1 if progress_fd is None else progress_fd), str(message)]
+    os.execv(sys.executable, [sys.executable, *safe, "-m", "relight.runtime.worker", *fds])
+
+
+def _main_afresh() -> NoReturn:
+    channel_fd, progress_fd, message = map(int, sys.argv[1:])
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)
+    with os.fdopen(message, "rb") as file:
+        load = msgspec.msgpack.decode(file.read(), type=Load)
+    os.set_inheritable(channel_fd, False)
+    if progress_fd >= 0:
+        os.set_inheritable(progress_fd, False)
+    main(channel_fd, progress_fd if progress_fd >= 0 else None, load)
+
+
+def _serve_model(load: Load, channel: Channel, progress: ProgressPage | None) -> int:
     _apply_environment(load)
     try:
         service = _load(load, channel, progress)
@@ -161,3 +206,7 @@ def _report(channel: Channel, load: Load, error: LoadError) -> None:
 
 def _one_line(error: BaseException) -> str:
     return traceback.format_exception_only(type(error), error)[-1].strip()
+
+
+if __name__ == "__main__":
+    _main_afresh()

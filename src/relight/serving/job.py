@@ -44,7 +44,7 @@ class Job:
         body: The inputs' bytes, one after the other, in any number of pieces.
         size: Bytes in `body`.
         reply: How to answer.
-        arrived: When the request arrived, on the event loop's clock.
+        arrived: When the request arrived, on the monotonic clock, in seconds.
         alone: Never batched with others (describe).
     """
 

@@ -105,11 +105,7 @@ class ModelVersion:
             ServiceUnavailableError: no worker can take it now.
         """
         pool = self.pool
-        if (
-            not pool.alive
-            or (self._tickets and not pool.has_idle_worker)
-            or not self.queue.put(job)
-        ):
+        if not pool.alive or (self._tickets and not pool.has_idle_worker) or not self.queue.put(job):
             raise self._unavailable(job, named_version)
         if self._client_timeout:
             job.timer = asyncio.get_running_loop().call_later(self._client_timeout, self._expire, job)

@@ -104,9 +104,10 @@ class WorkerPool:
                         return
                 worker = idle.popleft()
             else:
-                worker = self._pipelining_worker(size)  # type: ignore[assignment]
-                if worker is None:
+                busy = self._pipelining_worker(size)
+                if busy is None:
                     return
+                worker = busy
             jobs = queue.take(size)
             if jobs:
                 worker.send(jobs, self.clock())

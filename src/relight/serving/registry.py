@@ -149,9 +149,7 @@ class Registry:
             settings = choose_settings(registration, archive, config, self._settings, self.gpus)
             model = self.models.get(settings.name)
             if model is not None and settings.version in model.versions:
-                raise ConflictError(
-                    f"Model version {settings.version} is already registered for model {settings.name}"
-                )
+                raise ConflictError(f"Model version {settings.version} is already registered for model {settings.name}")
             serialized = archive.manifest.serialized_file if archive.manifest else None
             version = ModelVersion(
                 settings,
@@ -212,9 +210,7 @@ class Registry:
         if gpus is not None and gpus > self.gpus:
             raise BadRequestError(f"number_gpu is {gpus}, but there are {self.gpus} GPUs.")
         found = self.resolve(name, version)
-        scaling = asyncio.get_running_loop().create_task(
-            found.pool.scale(minimum, maximum, timeout=timeout, gpus=gpus)
-        )
+        scaling = asyncio.get_running_loop().create_task(found.pool.scale(minimum, maximum, timeout=timeout, gpus=gpus))
         _keep(scaling)
         if not synchronous:
             return Scaled(found, complete=False)

@@ -5,7 +5,9 @@ A wrong guess costs time or memory, never correctness: a worker without torch im
 
 from __future__ import annotations
 
+import json
 import re
+import zipfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +20,30 @@ _IMPORT = re.compile(
 _WEIGHTS = (".pt", ".pth", ".pt2", ".so", ".safetensors")
 _MOST_FILES = 200
 _MOST_BYTES = 1024 * 1024
+
+
+def location_wants_torch(store: Path, location: str) -> bool | None:
+    """The same for a model that is not unpacked yet; None if it cannot be told quickly.
+
+    Args:
+        store: The model store.
+        location: A name in it, or a path.
+    """
+    path = store / location.rpartition("/")[2]
+    if path.suffix != ".mar" or not path.is_file():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            manifest = json.loads(archive.read("MAR-INF/MANIFEST.json"))["model"]
+            if str(manifest.get("serializedFile", "")).endswith(_WEIGHTS):
+                return True
+            if f"{manifest['handler'].partition(':')[0].removesuffix('.py')}.py" not in names:
+                return True
+            sources = [name for name in names if name.endswith(".py")][:_MOST_FILES]
+            return any(_IMPORT.search(archive.open(name).read(_MOST_BYTES)) for name in sources)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile):
+        return None
 
 
 def wants_torch(model_dir: Path, handler: str, serialized_file: str | None) -> bool:

@@ -158,7 +158,7 @@ def _runtime(registration: Registration, manifest: Manifest | None, listed: dict
 
 
 def _device_ids(config: ModelConfig, gpus: int) -> list[int]:
-    wanted = config.device_ids or []
+    wanted = config.device_ids or ()
     return list(wanted) if all(0 <= device < gpus for device in wanted) else []
 
 

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -99,6 +99,7 @@ class Worker:
         self._verdict: LoadFailed | None = None
         self._timed_out = ""
         self._begun = 0
+        self._stopping = False
         self._has_loaded = False
 
     @property
@@ -229,15 +230,15 @@ class Worker:
         """Start, serve and restart, until stopped or abandoned."""
         failing_since: float | None = None
         attempt = 0
-        while self.state is State.STARTING:
+        while True:
             began = time.monotonic()
             diagnosis = await self._one_process()
             served = self._has_loaded
-            if self.state is State.STOPPED:
+            if self._stopping:
+                if self.state is State.DRAINING:
+                    self._bury(diagnosis)
                 break
             self._bury(diagnosis)
-            if self.state is State.DRAINING:
-                break
             now = time.monotonic()
             if served and now - began > 1.0:
                 failing_since, attempt = None, 0
@@ -247,7 +248,7 @@ class Worker:
             if not await self._back_off(attempt, failing_since, now):
                 break
             attempt = min(attempt + 1, len(BACK_OFF) - 1)
-        if self.state is not State.ABANDONED:
+        if self._stopping:
             self.state = State.STOPPED
         self._pool.worker_ended(self)
 
@@ -277,7 +278,7 @@ class Worker:
         except LaunchError as error:
             return Diagnosis("start", str(error))
         self._process = process
-        if self.state is not State.STARTING:
+        if self._stopping:
             process.kill()
         lines = WorkerOutput.new_last_lines()
         out = WorkerOutput(f"{self.name}-stdout", logging.INFO, lines)
@@ -290,7 +291,8 @@ class Worker:
         timer = loop.call_later(self._pool.startup_timeout, self._startup_expired)
         channel.send(Kind.LOAD, self._pool.load_message(self))
         try:
-            await asyncio.wait([lost, process.exited], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [lost, process.exited]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not lost.done():
                 # What it wrote before it ended is in the socket still; children of it may hold the socket open.
                 await asyncio.wait([lost], timeout=0.1)
@@ -319,7 +321,7 @@ class Worker:
 
     def _on_loaded(self) -> None:
         self._has_loaded = True
-        if self.state is not State.STARTING:
+        if self._stopping:
             return
         self.state = State.READY
         self.depth = 1
@@ -413,11 +415,13 @@ class Worker:
         """
         life = self._life
         assert life is not None
+        self._stopping = True
         if self.state is State.READY and self.outstanding and timeout != 0:
             self.state = State.DRAINING
             self._pool.worker_unavailable(self)
             self._drained = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._drained, life], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [self._drained, life]
+            await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         before, self.state = self.state, State.STOPPED
         self._pool.worker_unavailable(self)
         running, _ = self._settle()

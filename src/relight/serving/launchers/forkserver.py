@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("relight.launcher")
 
 _MAX_MESSAGE = 4096
+_SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                [python, "-m", "relight.runtime.forkserver", str(theirs.fileno()), *modules],
+                [python, *_SAFE_PATH, "-m", "relight.runtime.forkserver", str(theirs.fileno()), *modules],
                 env=dict(environment),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

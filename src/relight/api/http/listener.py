@@ -1,0 +1,162 @@
+"""One HTTP listener: which APIs it serves, who may call them, and where requests go (rest_api.md §1.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from relight.api.http import openapi
+from relight.api.http.exchange import Exchange
+from relight.api.http.paths import Parameters, parse_query, segments_of, split_target
+from relight.api.http.protocol import HttpConnection
+from relight.errors import InternalServerError, MethodNotAllowedError, RelightError, ResourceNotFoundError
+from relight.serving.job import RequestIds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from typing import Literal
+
+    from relight.api.http.inference import InferenceApi
+    from relight.api.http.management import ManagementApi
+    from relight.api.http.metrics import MetricsApi
+    from relight.security.tokens import TokenAuthority
+    from relight.settings import Settings
+    from relight.telemetry.access_log import AccessLog
+
+logger = logging.getLogger("relight.http")
+
+_LEAST_BUFFER = 16 * 1024 * 1024
+
+
+class HttpListener:
+    """Routes the requests of one address to the APIs it serves.
+
+    Args:
+        settings: Of the server.
+        access_log: Where answered requests are recorded.
+        tokens: Who may call; None without token authorization.
+        inference: The inference API, if it is served here.
+        management: The management API, if it is served here.
+        metrics: The metrics API, if it is served here.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        access_log: AccessLog,
+        tokens: TokenAuthority | None,
+        *,
+        inference: InferenceApi | None = None,
+        management: ManagementApi | None = None,
+        metrics: MetricsApi | None = None,
+    ) -> None:
+        self.max_request_size = settings.max_request_size
+        self.max_buffered = max(_LEAST_BUFFER, 2 * settings.max_response_size)
+        self.cors = _cors_lines(settings)
+        self.ids = RequestIds()
+        self.connections: set[HttpConnection] = set()
+        self._access_log = access_log
+        self._tokens = tokens
+        self._inference = inference
+        self._management = management
+        self._metrics = metrics
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connection(self) -> HttpConnection:
+        """The protocol of a new connection."""
+        return HttpConnection(self)
+
+    def log(self, exchange: Exchange, peer: str) -> None:
+        """Record an answered request in the access log."""
+        self._access_log.record(exchange, peer)
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a request, now or later; errors are answered too."""
+        try:
+            target = exchange.target
+            query = b""
+            if b"?" in target or b"#" in target:
+                target, query = split_target(target)
+            self._route(exchange, segments_of(target), query)
+        except RelightError as error:
+            exchange.fail(error)
+        except Exception:  # noqa: BLE001 - the boundary of one request
+            self._crashed(exchange)
+
+    def _route(self, exchange: Exchange, segments: tuple[str, ...], query: bytes) -> None:
+        inference = self._inference
+        if not segments:
+            if exchange.method != "OPTIONS":
+                raise MethodNotAllowedError
+            exchange.json(self._description())
+        elif inference is not None and inference.claims(segments):
+            if self._tokens is not None:
+                self._tokens.check("inference", exchange.authorization)
+            inference.handle(exchange, segments, query)
+        elif segments == ("api-description",):
+            exchange.json(self._description())
+        elif self._metrics is not None and segments[0] == "metrics":
+            self._metrics.handle(exchange, query)
+        elif self._management is not None and self._tokens is not None and segments == ("token",):
+            self._tokens.refresh(Parameters(parse_query(query)).text("type"), exchange.authorization)
+            exchange.respond(200, b"\n")
+        elif self._management is not None and self._management.claims(segments):
+            if self._tokens is not None:
+                self._tokens.check("management", exchange.authorization)
+            self._run(exchange, self._management.handle(exchange, segments, query))
+        else:
+            self._check_unrouted(exchange)
+            raise ResourceNotFoundError
+
+    def _check_unrouted(self, exchange: Exchange) -> None:
+        """Paths that lead nowhere do not say so without a token either."""
+        if self._tokens is None or (self._inference is None and self._management is None):
+            return
+        kind: Literal["inference", "management"] = "inference" if self._inference is not None else "management"
+        self._tokens.check(kind, exchange.authorization)
+
+    def _run(self, exchange: Exchange, answer: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(self._answered(exchange, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answered(self, exchange: Exchange, answer: Awaitable[None]) -> None:
+        try:
+            await answer
+        except RelightError as error:
+            exchange.fail(error)
+        except Exception:  # noqa: BLE001 - the boundary of one request
+            self._crashed(exchange)
+
+    def _crashed(self, exchange: Exchange) -> None:
+        logger.exception("Request %s %r failed", exchange.method, exchange.target)
+        exchange.fail(InternalServerError("Internal server error, see the server's log."))
+
+    def _description(self) -> dict[str, object]:
+        return openapi.listener_document(
+            inference=self._inference is not None,
+            management=self._management is not None,
+            metrics=self._metrics is not None,
+        )
+
+    async def drain(self, timeout: float) -> None:
+        """Close connections as they become idle; those that are still busy after `timeout` seconds are broken off."""
+        for connection in list(self.connections):
+            connection.stop()
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self.connections and asyncio.get_running_loop().time() < deadline:
+            if not any(connection.busy for connection in self.connections):
+                break
+            await asyncio.sleep(0.02)
+        for connection in list(self.connections):
+            connection.finish_now()
+
+
+def _cors_lines(settings: Settings) -> bytes:
+    values = (
+        ("origin", settings.cors_allowed_origin),
+        ("methods", settings.cors_allowed_methods),
+        ("headers", settings.cors_allowed_headers),
+    )
+    return b"".join(f"access-control-allow-{name}: {value}\r\n".encode("latin-1") for name, value in values if value)

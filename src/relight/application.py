@@ -1,0 +1,269 @@
+"""A running server: its parts put together, its start, its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from relight.api.http.inference import InferenceApi
+from relight.api.http.listener import HttpListener
+from relight.api.http.management import ManagementApi
+from relight.api.http.metrics import MetricsApi
+from relight.archive.fetch import FetchLimits
+from relight.archive.store import ModelStore
+from relight.archive.unpack import UnpackLimits
+from relight.archive.urls import AllowedUrls
+from relight.security.tokens import KEY_FILE_NAME, TokenAuthority
+from relight.serving.registry import Registry
+from relight.settings import ConfigurationError
+from relight.telemetry.access_log import AccessLog
+from relight.telemetry.logs import Logs
+
+if TYPE_CHECKING:
+    from relight.server import Readiness
+    from relight.serving.launchers.forkserver import ForkServerLauncher
+    from relight.settings import Address, Settings
+
+logger = logging.getLogger("relight.server")
+
+_BACKLOG = 1024
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class StartError(Exception):
+    """The server cannot start; the message says why, for the operator."""
+
+
+def run(settings: Settings, launcher: ForkServerLauncher, report: Readiness) -> int:
+    """Run a server until a signal ends it.
+
+    Args:
+        settings: Its settings.
+        launcher: Starts its workers.
+        report: Told when it is up, or why it is not.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        logs = Logs(settings.log_location, settings.metrics_location)
+    except OSError as error:
+        message = f"Cannot write the logs: {error}"
+        print(message, flush=True)  # noqa: T201 - there is no log to say it in
+        report.failed(message)
+        return 1
+    application = Application(settings, launcher, logs)
+    try:
+        return uvloop.run(application.serve(report))
+    except (StartError, ConfigurationError) as error:
+        logs.close()
+        print(error, flush=True)  # noqa: T201 - part of the command's interface
+        report.failed(str(error))
+        return 1
+    finally:
+        logs.close()
+
+
+class Application:
+    """All parts of one server.
+
+    Args:
+        settings: Its settings.
+        launcher: Starts its workers.
+        logs: Where it logs.
+    """
+
+    def __init__(self, settings: Settings, launcher: ForkServerLauncher, logs: Logs) -> None:
+        self._settings = settings
+        self._launcher = launcher
+        self._access_log = AccessLog(logs.access, [logs.everything, logs.console])
+        self._console = logs.console
+        store = ModelStore(
+            settings.model_store,
+            settings.temp_dir,
+            AllowedUrls(",".join(settings.allowed_urls)),
+            unpack_limits=UnpackLimits(max_bytes=settings.max_archive_size),
+            fetch_limits=FetchLimits(max_archive_size=settings.max_archive_size),
+        )
+        self.registry = Registry(settings, store, launcher)
+        self._tokens: TokenAuthority | None = None
+        self._listeners: list[HttpListener] = []
+        self._servers: list[asyncio.Server] = []
+        self._sockets: list[Path] = []
+
+    async def serve(self, report: Readiness) -> int:
+        """Start, serve until a signal comes, and end in order.
+
+        Raises:
+            StartError: an address cannot be bound.
+            ConfigurationError: the key file cannot be written.
+        """
+        stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._handle_signals(stopped)
+        try:
+            if not self._settings.disable_token_authorization:
+                self._tokens = TokenAuthority(Path.cwd() / KEY_FILE_NAME, self._settings.token_expiration_min)
+                logger.info("%s", self._tokens.notice)
+            self._announce()
+            await self._bind()
+            loading = asyncio.ensure_future(self.registry.load_initial())
+            waited: list[asyncio.Future[Any]] = [loading, stopped]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+                await self._accept()
+                self._console.write("Model server started.\n")
+                report.ready()
+                await asyncio.wait([stopped])
+            else:
+                report.failed("stopped by a signal while it was starting")
+                loading.cancel()
+            logger.info("Stopping: signal %s", signal.Signals(stopped.result()).name)
+            return 128 + stopped.result()
+        finally:
+            await self._close()
+
+    def _handle_signals(self, stopped: asyncio.Future[int]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            if stopped.done():
+                logger.warning("Signal %s: stopping already", signal.Signals(number).name)
+            else:
+                stopped.set_result(number)
+
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, stop, number)
+
+    def _announce(self) -> None:
+        settings = self._settings
+        for warning in settings.warnings:
+            logger.warning("%s", warning)
+        if settings.ignored:
+            logger.info("Settings without effect here: %s", ", ".join(settings.ignored))
+        if settings.unknown:
+            logger.info("Unknown settings: %s", ", ".join(settings.unknown))
+        if "allowed_urls" not in settings.properties:
+            logger.warning(
+                "Your torchserve instance can access any URL to load models. When deploying to production, make sure to "
+                "limit the set of allowed_urls in config.properties"
+            )
+        logger.info(
+            "relight serves models from %s; inference %s, management %s, metrics %s; Python %s; GPUs %d",
+            settings.model_store,
+            settings.inference_address,
+            settings.management_address,
+            settings.metrics_address,
+            sys.executable,
+            self.registry.gpus,
+        )
+
+    # -- listeners -----------------------------------------------------------------------------------------------
+
+    async def _bind(self) -> None:
+        """Bind all addresses, before models are loaded: a busy port is told at once."""
+        settings = self._settings
+        inference = InferenceApi(self.registry)
+        management = ManagementApi(self.registry, enable_model_api=settings.enable_model_api)
+        metrics = MetricsApi() if settings.enable_metrics_api else None
+        if settings.merged:
+            shared = self._listener(inference=inference, management=management, metrics=metrics)
+            await self._listen("Inference", settings.inference_address, shared)
+        else:
+            on_inference = metrics if settings.metrics_address == settings.inference_address else None
+            on_management = metrics if settings.metrics_address == settings.management_address else None
+            await self._listen(
+                "Inference", settings.inference_address, self._listener(inference=inference, metrics=on_inference)
+            )
+            await self._listen(
+                "Management", settings.management_address, self._listener(management=management, metrics=on_management)
+            )
+        if metrics is not None and not settings.metrics_merged:
+            await self._listen("Metrics", settings.metrics_address, self._listener(metrics=metrics))
+
+    def _listener(
+        self,
+        *,
+        inference: InferenceApi | None = None,
+        management: ManagementApi | None = None,
+        metrics: MetricsApi | None = None,
+    ) -> HttpListener:
+        listener = HttpListener(
+            self._settings, self._access_log, self._tokens, inference=inference, management=management, metrics=metrics
+        )
+        self._listeners.append(listener)
+        return listener
+
+    async def _listen(self, role: str, address: Address, listener: HttpListener) -> None:
+        loop = asyncio.get_running_loop()
+        if address.scheme == "https":
+            raise StartError(f"Invalid configuration: {address}: TLS is not supported yet; use http")
+        try:
+            if address.scheme == "unix":
+                path = Path(address.path)
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+                server = await loop.create_unix_server(listener.connection, path, backlog=_BACKLOG, start_serving=False)
+                self._sockets.append(path)
+            else:
+                server = await loop.create_server(
+                    listener.connection,
+                    sock=_bound_socket(address.host, address.port),
+                    backlog=_BACKLOG,
+                    start_serving=False,
+                )
+        except OSError as error:
+            raise StartError(f"Failed to bind to address: {address} ({role} API): {error.strerror or error}") from error
+        self._servers.append(server)
+        logger.info("%s API bind to: %s", role, address)
+
+    async def _accept(self) -> None:
+        for server in self._servers:
+            await server.start_serving()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
+        """Accept nothing more, answer what was accepted, end the workers."""
+        timeout = self._settings.shutdown_timeout
+        for server in self._servers:
+            server.close()
+        await asyncio.gather(*(listener.drain(timeout) for listener in self._listeners))
+        await self.registry.close(timeout=0)
+        await self._launcher.close()
+        for path in self._sockets:
+            path.unlink(missing_ok=True)
+        if self._tokens is not None:
+            self._tokens.delete()
+        self._access_log.flush()
+        logger.info("Stopped")
+
+
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that is bound to the first address of `host`.
+
+    Raises:
+        OSError: the name is unknown, or the port is taken.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
