@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NOISY = 0.10  # share of the machine's CPU time
+
 
 @dataclass(frozen=True)
 class Target:
@@ -74,3 +76,8 @@ class Sample:
     cpu_per_request: float | None = None
     noise: float | None = None
     note: str = ""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether strangers took more of the CPU time than a clean measurement allows."""
+        return (self.noise or 0) > NOISY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from benchmarks.figures import NOISY
 from benchmarks.results import REFERENCE, SUBJECT, CaseResult, Run
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from benchmarks.figures import Figure
 
 _DASH = "-"
-_NOISY = 0.10
 
 
 def table(run: Run) -> list[list[str]]:
@@ -84,11 +84,11 @@ def summary(run: Run) -> str:
     noisy = [
         result.case.name
         for result in run.results
-        if any((s.noise or 0) > _NOISY for samples in result.samples.values() for s in samples)
+        if any(sample.disturbed for samples in result.samples.values() for sample in samples)
     ]
     text = f"{judged.count('pass')} of {len(judged)} targets reached"
     if noisy:
-        text += f"; other processes disturbed {', '.join(noisy)} (noise above {_NOISY:g})"
+        text += f"; other processes disturbed {', '.join(noisy)} (noise above {NOISY:g})"
     return text + "."
 
 
