@@ -110,10 +110,12 @@ def test_a_directory() -> None:
 def test_the_server_reads_what_was_written(kind: str, tmp_path: Path) -> None:
     main([*BASE, *FULL, "--archive-format", kind])
     name = {"tgz": "m.tar.gz", "no-archive": "m"}.get(kind, "m.mar")
-    archive = ModelStore(tmp_path, tmp_path / "work").open(name)
+    store = ModelStore(tmp_path, tmp_path / "work")
+    archive = store.open(name)
     assert archive.manifest is not None
     assert archive.manifest.config_file == "c.yaml"
     assert (archive.model_dir / "sub/b").read_text() == "ex/sub/b"
+    store.close()
 
 
 @pytest.mark.parametrize("handler", ["h", "h.py", "h:fn", "h.py:fn", "./h", "./h.py:fn"])

@@ -7,6 +7,7 @@
     fetch.py         http(s) and file urls into the model store
     s3.py            the signature that encrypted S3 objects need
     store.py         ModelStore: from the url of a registration to an Archive on disk
+    ledger.py        what to delete after a server that was killed
     write.py         torch-model-archiver
 
 Everything here blocks: the server calls it in a thread.

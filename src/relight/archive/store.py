@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from relight.archive.fetch import FetchLimits, fetch
+from relight.archive.ledger import Ledger
 from relight.archive.manifest import Manifest, read_manifest
 from relight.archive.unpack import UnpackLimits, unpack
 from relight.archive.urls import AllowedUrls, check_location, is_url, local_name
@@ -98,6 +99,8 @@ class ModelStore:
         self._unpack_limits = unpack_limits or UnpackLimits()
         self._fetch_limits = fetch_limits or FetchLimits()
         self._stop = threading.Event()
+        self._ledger = Ledger(self._models)
+        self._ledger_lock = threading.Lock()
 
     def open(self, url: str, *, s3_sse_kms: bool = False, trusted: bool = False) -> Archive:
         """Bring the archive that `url` means to disk. Blocks; several threads may call it at once.
@@ -117,6 +120,8 @@ class ModelStore:
         if self._root is None:
             raise ModelNotFoundError("Model store has not been configured.")
         check_location(url)
+        if self._stop.is_set():
+            raise InternalServerError(f"Failed to save model: {url}")
         if not is_url(url):
             return self._open_local(url, self._root, trusted=trusted)
         if not self._allowed.allows(url):
@@ -139,9 +144,19 @@ class ModelStore:
             if not entry.name.startswith(".") and (entry.is_dir() or entry.name.endswith(_ARCHIVE_SUFFIXES))
         )
 
+    def clean_stale(self) -> None:
+        """Delete what servers left in the work directory that were killed; nothing of one that still runs."""
+        for directory in self._ledger.clean():
+            _log.info("Deleted %s, left by a server that was killed.", directory)
+
     def close(self) -> None:
-        """End running downloads and unpackings with an error, and all later ones: the server is stopping."""
+        """End running downloads and unpackings with an error, and all later ones: the server is stopping.
+
+        Archives that are still open stay on disk until they are discarded, or until the next `clean_stale`.
+        """
         self._stop.set()
+        with self._ledger_lock:
+            self._ledger.close()
 
     def _open_local(self, url: str, root: Path, *, trusted: bool) -> Archive:
         name = local_name(url)
@@ -155,17 +170,17 @@ class ModelStore:
         raise ModelNotFoundError(f"Model not found at: {url}")
 
     def _unpacked(self, file: Path, url: str, *, downloaded: Path | None) -> Archive:
-        root = self._new_root()
+        root = self._models / uuid.uuid4().hex
 
         def build() -> Archive:
             unpack(file, root, url=url, limits=self._unpack_limits, stop=self._stop)
             real = root.resolve()
             return Archive(url, root, real, root, False, read_manifest(real), downloaded, (real,))
 
-        return _or_removed(root, url, build)
+        return self._or_removed(root, url, build)
 
     def _linked(self, directory: Path, url: str) -> Archive:
-        root = self._new_root()
+        root = self._models / uuid.uuid4().hex
 
         def build() -> Archive:
             model = _descended(directory)
@@ -175,23 +190,21 @@ class ModelStore:
             link.symlink_to(real, target_is_directory=True)
             return Archive(url, link, real, root, True, read_manifest(real), None, (real, root))
 
-        return _or_removed(root, url, build)
+        return self._or_removed(root, url, build)
 
-    def _new_root(self) -> Path:
-        return self._models / uuid.uuid4().hex
-
-
-def _or_removed(root: Path, url: str, build: Callable[[], Archive]) -> Archive:
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        return build()
-    except OSError as error:
-        _remove(root)
-        _log.error("Cannot open %s: %s", url, error)
-        raise InternalServerError(f"Failed to save model: {url}") from error
-    except BaseException:
-        _remove(root)
-        raise
+    def _or_removed(self, root: Path, url: str, build: Callable[[], Archive]) -> Archive:
+        try:
+            self._models.mkdir(parents=True, exist_ok=True)
+            with self._ledger_lock:
+                self._ledger.record(root)
+            return build()
+        except OSError as error:
+            _remove(root)
+            _log.error("Cannot open %s: %s", url, error)
+            raise InternalServerError(f"Failed to save model: {url}") from error
+        except BaseException:
+            _remove(root)
+            raise
 
 
 def _remove(root: Path) -> None:

@@ -9,6 +9,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from relight.archive import fetch as fetch_module
@@ -177,6 +178,13 @@ def test_every_hop_is_checked(web: Web, store: Path) -> None:
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://h/x", "gopher://h/x", "//", "http://[bad", ""])
 def test_redirects_to_other_schemes_fail(web: Web, store: Path, location: str) -> None:
     fails(web.redirect("/a.mar", location), store)
+
+
+@pytest.mark.parametrize("location", ["http://h/b.mar", "file:///h/b.mar"])
+def test_redirects_never_become_less_safe(location: str) -> None:
+    with pytest.raises(fetch_module._FetchError, match="not as safe"):
+        fetch_module._redirected(httpx.URL("https://h/a.mar"), location, AllowedUrls())
+    assert fetch_module._redirected(httpx.URL("http://h/a"), "https://h/b", AllowedUrls()) == "https://h/b"
 
 
 def test_circles_end(web: Web, store: Path) -> None:

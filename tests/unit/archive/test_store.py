@@ -24,6 +24,8 @@ from relight.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.unit.archive.conftest import Web
 
 MANIFEST = json.dumps({"model": {"modelName": "m", "handler": "h", "modelVersion": "1.5"}}).encode()
@@ -44,10 +46,12 @@ class Place:
     def __init__(self, base: Path) -> None:
         self.root = base / "store"
         self.work = base / "work"
+        self.stores: list[ModelStore] = []
         self.root.mkdir()
 
     def store(self, **options: Any) -> ModelStore:
-        return ModelStore(self.root, self.work, **options)
+        self.stores.append(ModelStore(self.root, self.work, **options))
+        return self.stores[-1]
 
     def add(self, name: str, content: bytes | None = None) -> None:
         (self.root / name).write_bytes(mar() if content is None else content)
@@ -60,12 +64,15 @@ class Place:
         return path
 
     def unpacked(self) -> list[Path]:
-        return sorted((self.work / "models").glob("*"))
+        return sorted((self.work / "models").glob("[!.]*"))
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Iterator[Place]:
+    found = Place(tmp_path)
+    yield found
+    for store in found.stores:
+        store.close()
 
 
 def refused(place: Place, url: str, error: type[RelightError], message: str, **options: Any) -> None:
@@ -232,6 +239,7 @@ def test_a_relative_store_survives_a_change_of_directory(tmp_path: Path, monkeyp
     store = ModelStore(Path("store"), Path("work"))
     monkeypatch.chdir("/")
     assert store.open("a.mar").model_dir.is_relative_to(tmp_path)
+    store.close()
 
 
 def test_the_operators_own_links_are_followed(place: Place, tmp_path: Path) -> None:
@@ -288,11 +296,24 @@ def test_a_closed_store_opens_no_archive(place: Place, web: Web) -> None:
     place.add("a.mar")
     store = place.store()
     store.close()
-    with pytest.raises(InternalServerError):
-        store.open("a.mar")
-    with pytest.raises(DownloadArchiveError):
-        store.open(web.serve("/b.mar", mar()))
-    assert place.unpacked() == []
+    for url in ("a.mar", web.serve("/b.mar", mar())):
+        with pytest.raises(InternalServerError, match="^Failed to save model: "):
+            store.open(url)
+    assert web.seen == []
+    assert not place.work.exists()
+
+
+def test_a_new_server_deletes_what_a_killed_one_left(place: Place) -> None:
+    place.add("a.mar")
+    running, killed = place.store(), place.store()
+    kept, left = running.open("a.mar"), killed.open("a.mar")
+    killed.close()
+    place.store().clean_stale()
+    assert kept.root.exists()
+    assert not left.root.exists()
+    kept.discard(delete_download=False)
+    running.close()
+    assert list((place.work / "models").iterdir()) == []
 
 
 def test_an_unusable_work_directory_is_an_error(place: Place) -> None:
