@@ -5,11 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 
 from relight.archive.ledger import Ledger
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -297,7 +297,7 @@ def test_a_closed_store_opens_no_archive(place: Place, web: Web) -> None:
     store = place.store()
     store.close()
     for url in ("a.mar", web.serve("/b.mar", mar())):
-        with pytest.raises(InternalServerError, match="^Failed to save model: "):
+        with pytest.raises(InternalServerError, match=r"^Failed to save model: "):
             store.open(url)
     assert web.seen == []
     assert not place.work.exists()
