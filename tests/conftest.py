@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # the import mode adds no paths, and the helpers are a package of the repository
     sys.path.insert(0, str(ROOT))
 
+pytest.register_assert_rewrite("tests.support")
+
 from tests.support import archives as archive_files  # noqa: E402
 from tests.support.server import Server  # noqa: E402
 
@@ -74,7 +76,7 @@ def server(make_server: ServerFactory) -> Server:
 def closed_server(make_server: ServerFactory) -> Server:
     """A server as a careful operator sets it up.
 
-    Model API off, small requests, CORS headers, JSON and text not decoded; one model `only` (the archive `swiss`)
+    Model API off, small requests, CORS headers, JSON and text not decoded, a time zone of its own; one model `only` (the archive `swiss`)
     loaded at the start.
     """
     made = make_server(
@@ -88,6 +90,7 @@ def closed_server(make_server: ServerFactory) -> Server:
             "cors_allowed_headers": "X-Custom-Header",
         },
         ["--models", "only=swiss_v1.mar"],
+        {"TZ": "America/New_York"},
     )
     made.wait_ready("only")
     return made

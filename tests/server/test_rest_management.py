@@ -6,6 +6,7 @@ Left to later issues, with their features: rows 121-124 (Open Inference Protocol
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from dataclasses import dataclass
@@ -184,6 +185,18 @@ def test_row_009_describe_unknown_version(story: Story) -> None:
 @pytest.mark.parametrize("path", ["/models/nope", "/models/nope/all", "/models/nope/1.0"])
 def test_row_010_describe_unknown_model(server: Server, path: str) -> None:
     assert_error(server.management.get(path), 404, "ModelNotFoundException", "Model not found: nope", 92)
+
+
+def test_describe_model_loaded_at_the_start(closed_server: Server) -> None:
+    model = closed_server.describe("only")
+    assert (model["loadedAtStartup"], model["modelUrl"]) == (True, "swiss_v1.mar")
+
+
+@pytest.mark.fix
+def test_start_time_is_utc(closed_server: Server) -> None:
+    (worker,) = closed_server.describe("only")["workers"]
+    started = dt.datetime.strptime(worker["startTime"], "%Y-%m-%dT%H:%M:%S.%f%z")
+    assert abs(dt.datetime.now(dt.timezone.utc) - started) < dt.timedelta(hours=1)
 
 
 def test_describe_set_default_version_path(story: Story) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.expect import NOT_ALLOWED, NOT_FOUND, assert_bad_request, assert_error, assert_status
+from tests.support.raw import encode
 from tests.support.server import is_reference
 from tests.support.waiting import wait_for
 
@@ -120,6 +121,26 @@ def test_row_049_to_052_scale(server: Server) -> None:
         response = server.management.request("PUT", f"/models/{name}/1.0?min_worker=0&synchronous=true")
         assert_status(response, 200, "Workers scaled to 0 for model: slowinit, version: 1.0", 72)
         wait_for("no workers", lambda: server.describe(name)["workers"] == [])
+    finally:
+        server.gate(name).open()
+        server.unregister(name)
+
+
+@pytest.mark.fix
+def test_a_synchronous_registration_delays_nobody(server: Server) -> None:
+    name = "blocking"
+    try:
+        with server.management.connect() as connection:
+            target = f"/models?url=slowinit.mar&model_name={name}&initial_workers=1"
+            connection.send(encode("POST", target))
+            server.gate(name).wait_arrived()
+            for _ in range(16):
+                assert server.inference.get("/ping").status == 200
+                assert server.management.get("/models/noop").status == 200
+                assert server.inference.get("/predictions/noop").status == 200
+            server.gate(name).open()
+            text = f'Model "{name}" Version: 1.0 registered with 1 initial workers'
+            assert_status(connection.read_response(), 200, text)
     finally:
         server.gate(name).open()
         server.unregister(name)

@@ -166,11 +166,26 @@ def test_queue_full(server: Server, narrow: Clients, gate: Gate) -> None:
 
 
 @pytest.mark.fix
+def test_queued_request_of_a_client_that_left_is_dropped(server: Server, narrow: Clients, gate: Gate) -> None:
+    other = server.gate()
+    held = narrow.send(gate)
+    gate.wait_arrived()
+    gone = narrow.send(other)
+    server.wait_pending("narrow", 1)
+    gone.close()
+    server.wait_pending("narrow", 0)
+    gate.open()
+    assert held.read_response().status == 200
+    assert narrow.call().status == 200
+    assert other.arrivals() == 0
+
+
+@pytest.mark.fix
 def test_row_117_batch_queue_and_client_timeout(server: Server) -> None:
     """Two requests run, two wait in the queue until their time is over, and two are refused."""
     first, second = server.gate(), server.gate()
     name = "cfg1q"
-    with server.registered("cfg1.mar", name):
+    with server.registered("cfg1fixed.mar", name):
         clients = Clients(server, name)
         try:
             running = [clients.send(first), clients.send(first)]

@@ -102,6 +102,8 @@ def build_all(folder: Path) -> list[Path]:
     made += [write_mar(folder / f"{name}.mar", contents(name, name)) for name in ("slowinit",)]
     made.append(with_archiver(folder, "noop", "noop"))
     made.append(write_mar(folder / "cfg1.mar", contents("cfg1", "swiss", config=CFG1)))
+    literal = f"{CFG1}batchPolicy: fixed\n"  # relight's name for the literal wait for a full batch
+    made.append(write_mar(folder / "cfg1fixed.mar", contents("cfg1fixed", "swiss", config=literal)))
     made.append(write_mar(folder / "badretry.mar", contents("badretry", "badve", config="maxRetryTimeoutInSec: 1\n")))
     made.append(write_mar(folder / "ticket.mar", contents("ticket", "swiss", config="useJobTicket: true\n")))
     made.append(

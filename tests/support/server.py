@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ START_S = 90.0
 STOP_S = 60.0
 _MARK = "RELIGHT_TEST_SERVER"
 _GATES = "RELIGHT_TEST_GATES"
+_PORTS = (10_000, 32_000)
 
 
 def command_folder() -> Path:
@@ -42,12 +43,13 @@ def is_reference() -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Return ports that nobody listens on, below those that the system hands to outgoing connections."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randrange(*_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.add(port)
+    return list(ports)
 
 
 class Gate:
@@ -339,8 +341,3 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return f"{pid} (gone)"
-
-
-def now() -> float:
-    """Return a clock for durations, in seconds."""
-    return time.monotonic()
