@@ -25,11 +25,18 @@ class JobQueue:
         self.capacity = capacity
         self.waiting = 0
         """Jobs that wait for a worker; jobs given up do not count."""
+        self.ahead = 0
+        """Jobs that were sent to workers ahead of their turn: they wait as well, and count."""
         self._jobs: deque[Job] = deque()
+
+    @property
+    def pending(self) -> int:
+        """Jobs that no handler has begun."""
+        return self.waiting + self.ahead
 
     def put(self, job: Job) -> bool:
         """Append a job; False when the queue is full."""
-        if self.waiting >= self.capacity:
+        if self.waiting + self.ahead >= self.capacity:
             return False
         job.on_cancel = self._cancelled
         self._jobs.append(job)

@@ -139,6 +139,8 @@ class Worker:
             self._turn_began = now
             if self._silence is None:
                 self._watch(self._pool.response_timeout)
+        else:
+            self._pool.queue.ahead += len(jobs)
         self.outstanding.append(Sent(seq, jobs))
         self._channel.send(Kind.BATCH, Batch(seq, items), body, size)
 
@@ -170,6 +172,8 @@ class Worker:
         now = self._pool.clock()
         if last:
             outstanding.popleft()
+            if outstanding:
+                self._pool.queue.ahead -= len(outstanding[0].jobs)
             self._end_turn(now, len(jobs))
         else:
             self._pool.streams = True
@@ -395,6 +399,7 @@ class Worker:
     def _settle(self) -> tuple[list[Job], list[Job]]:
         """Take all batches from the worker, put back those that it had not begun; the jobs of both kinds."""
         begun, untouched = self._split()
+        self._pool.queue.ahead -= sum(len(sent.jobs) for sent in list(self.outstanding)[1:])
         self.outstanding.clear()
         waiting = [job for sent in untouched for job in sent.jobs]
         self._pool.queue.put_back(waiting)

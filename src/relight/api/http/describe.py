@@ -49,8 +49,8 @@ def describe(version: ModelVersion) -> dict[str, Any]:
         "loadedAtStartup": settings.loaded_at_startup,
         "workers": [_describe_worker(worker) for worker in version.pool.workers],
         "jobQueueStatus": {
-            "remainingCapacity": max(0, version.queue.capacity - version.queue.waiting),
-            "pendingRequests": version.queue.waiting,
+            "remainingCapacity": max(0, version.queue.capacity - version.queue.pending),
+            "pendingRequests": version.queue.pending,
         },
     }
     return document

@@ -165,7 +165,9 @@ class HttpConnection(asyncio.Protocol):
             raise _TooLongError
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
+        """A header; those after the body are dropped."""
+        if not self._in_head:
+            return
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > MAX_HEADERS:
             raise _TooLongError
