@@ -86,7 +86,7 @@ def summary(run: Run) -> str:
         for result in run.results
         if any(sample.disturbed for samples in result.samples.values() for sample in samples)
     ]
-    text = f"{judged.count('pass')} of {len(judged)} targets reached"
+    text = f"{judged.count('pass')} of {len(judged)} targets reached" if judged else "No target to judge"
     if noisy:
         text += f"; other processes disturbed {', '.join(noisy)} (noise above {NOISY:g})"
     return text + "."
