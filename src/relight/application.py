@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -29,7 +28,7 @@ from relight.telemetry.access_log import AccessLog
 from relight.telemetry.logs import Logs
 
 if TYPE_CHECKING:
-    from relight.server import Readiness
+    from relight.readiness import Readiness
     from relight.serving.launchers.forkserver import ForkServerLauncher
     from relight.settings import Address, Settings
 
@@ -155,8 +154,8 @@ class Application:
             logger.info("Unknown settings: %s", ", ".join(settings.unknown))
         if "allowed_urls" not in settings.properties:
             logger.warning(
-                "Your torchserve instance can access any URL to load models. When deploying to production, make sure to "
-                "limit the set of allowed_urls in config.properties"
+                "Your torchserve instance can access any URL to load models. "
+                "When deploying to production, make sure to limit the set of allowed_urls in config.properties"
             )
         logger.info(
             "relight serves models from %s; inference %s, management %s, metrics %s; Python %s; GPUs %d",
@@ -210,9 +209,7 @@ class Application:
             raise StartError(f"Invalid configuration: {address}: TLS is not supported yet; use http")
         try:
             if address.scheme == "unix":
-                path = Path(address.path)
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
+                path = _free_socket_path(address.path)
                 server = await loop.create_unix_server(listener.connection, path, backlog=_BACKLOG, start_serving=False)
                 self._sockets.append(path)
             else:
@@ -247,6 +244,13 @@ class Application:
             self._tokens.delete()
         self._access_log.flush()
         logger.info("Stopped")
+
+
+def _free_socket_path(text: str) -> Path:
+    """The path of a socket, without what an earlier server may have left there."""
+    path = Path(text)
+    path.unlink(missing_ok=True)
+    return path
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from relight.command_line import CommandLine
+from relight.readiness import Readiness
 from relight.settings import ConfigurationError, Settings, load_settings
 
 if TYPE_CHECKING:
     from relight.serving.launchers.forkserver import ForkServerLauncher
-
-READY_FD = "RELIGHT_READY_FD"
-"""Variable with the descriptor on which the command that started the server waits for one line."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,35 +38,6 @@ def main(argv: list[str] | None = None) -> int:
     from relight.application import run
 
     return run(settings, launcher, report)
-
-
-class Readiness:
-    """Tells the command that started the server how the start went."""
-
-    def __init__(self) -> None:
-        value = os.environ.pop(READY_FD, "")
-        self._fd = int(value) if value.isdigit() else None
-        if self._fd is not None:
-            os.set_inheritable(self._fd, False)
-
-    def ready(self) -> None:
-        """The server is up."""
-        self._send("ready\n")
-
-    def failed(self, reason: str) -> None:
-        """The server cannot start.
-
-        Args:
-            reason: One line.
-        """
-        self._send(f"error: {' '.join(reason.split())}\n")
-
-    def _send(self, line: str) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            with suppress(OSError):
-                os.write(fd, line.encode())
-            os.close(fd)
 
 
 def _start_launcher(settings: Settings) -> ForkServerLauncher:

@@ -5,7 +5,6 @@ the file says `enable_envvars_config=true`, `TS_*` variables. Which file: `TS_CO
 `./config.properties`.
 """
 
-# ruff: noqa: RUF009 - option() returns a dataclass field
 from __future__ import annotations
 
 import os

@@ -67,7 +67,7 @@ class Service:
         except PredictionException as error:
             logger.exception("Prediction error")
             self._fail(Failure(error.error_code, error.message))
-        except Exception as error:  # noqa: BLE001 - the boundary to the handler's code
+        except Exception as error:
             # "CUDA" in the text is upstream's test for an exhausted device; clients know the 507 it leads to.
             logger.exception("Invoking custom service failed.")
             self._fail(_OUT_OF_RESOURCES if "CUDA" in str(error) else Failure(503, "Prediction failed"))

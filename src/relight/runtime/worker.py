@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -68,11 +69,9 @@ def main(channel_fd: int, progress_fd: int | None, load: Load | None = None) -> 
     except BaseException:  # noqa: BLE001 - the process boundary: its last words go to the model log
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                code = code or 1
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         # Not sys.exit: the template's exit handlers and threads are not this process's.
         os._exit(code)
 
@@ -112,7 +111,9 @@ def _start_afresh(channel_fd: int, progress_fd: int | None, load: bytes) -> NoRe
         os.set_inheritable(progress_fd, True)
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     fds = [str(channel_fd), str(-1 if progress_fd is None else progress_fd), str(message)]
-    os.execv(sys.executable, [sys.executable, *safe, "-m", "relight.runtime.worker", *fds])
+    os.execv(  # noqa: S606 - no shell is wanted
+        sys.executable, [sys.executable, *safe, "-m", "relight.runtime.worker", *fds]
+    )
 
 
 def _main_afresh() -> NoReturn:

@@ -20,7 +20,7 @@ QUEUED, RUNNING, DONE = range(3)
 class Reply(Protocol):
     """Writes the answer to one request in the protocol that it came by.
 
-    Exactly one of `finish` and `fail` is called, once, after any number of calls of `chunk`. None of them blocks or raises.
+    Exactly one of `finish` and `fail` is called, once, after any number of calls of `chunk`. None blocks or raises.
     """
 
     def chunk(self, answer: Answer, body: bytes | memoryview) -> None:
@@ -142,6 +142,6 @@ class RequestIds:
             self._pool = os.urandom(16 * self._BATCH).hex()
             at = 0
         self._at = at + 32
-        d = self._pool
-        variant = "89ab"[int(d[at + 16], 16) & 3]
-        return f"{d[at : at + 8]}-{d[at + 8 : at + 12]}-4{d[at + 13 : at + 16]}-{variant}{d[at + 17 : at + 20]}-{d[at + 20 : at + 32]}"
+        digits = self._pool[at : at + 32]
+        variant = "89ab"[int(digits[16], 16) & 3]
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

@@ -147,9 +147,7 @@ class Registry:
         try:
             config = await asyncio.to_thread(_read_config, archive)
             settings = choose_settings(registration, archive, config, self._settings, self.gpus)
-            model = self.models.get(settings.name)
-            if model is not None and settings.version in model.versions:
-                raise ConflictError(f"Model version {settings.version} is already registered for model {settings.name}")
+            self._check_new(settings.name, settings.version)
             serialized = archive.manifest.serialized_file if archive.manifest else None
             version = ModelVersion(
                 settings,
@@ -162,13 +160,17 @@ class Registry:
         except BaseException:
             await asyncio.to_thread(archive.discard, delete_download=True)
             raise
-        if model is None:
-            model = self.models[settings.name] = Model(settings.name, settings.version)
+        model = self.models.setdefault(settings.name, Model(settings.name, settings.version))
         model.versions[settings.version] = version
         if registration.at_startup:
             self.startup_names.add(settings.name)
         logger.info("Model %s version %s registered", settings.name, settings.version)
         return version
+
+    def _check_new(self, name: str, version: str) -> None:
+        model = self.models.get(name)
+        if model is not None and version in model.versions:
+            raise ConflictError(f"Model version {version} is already registered for model {name}")
 
     def _devices(self, device_type: str, device_ids: list[int]) -> list[int]:
         if device_type != "gpu":

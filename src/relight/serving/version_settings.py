@@ -1,4 +1,4 @@
-"""Which value a setting of a version gets: registration, model configuration, server settings (configuration.md §4.2)."""
+"""Which value a setting of a version gets: registration, model configuration, server (configuration.md §4.2)."""
 
 from __future__ import annotations
 

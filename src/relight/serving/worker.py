@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from relight.errors import InternalServerError, ServiceUnavailableError, WorkerDiedError
-from relight.serving.channel import WorkerChannel
 from relight.serving.diagnosis import Diagnosis, oom_kills
 from relight.serving.job import DONE, RUNNING, Job
-from relight.serving.launchers.base import ExitStatus, Launched, LaunchError
-from relight.serving.output import WorkerOutput, attach
+from relight.serving.launchers.base import LaunchError
+from relight.serving.process import End, WorkerProcess
 from relight.wire.messages import Batch, Item, Kind, LoadFailed, Reply
 from relight.wire.progress import Phase
 
@@ -26,15 +25,12 @@ if TYPE_CHECKING:
 
     from relight.serving.pool import WorkerPool
     from relight.wire.frames import Frame
-    from relight.wire.messages import Load
 
 logger = logging.getLogger("relight.worker")
 
 BACK_OFF = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597)
 """Seconds before the first, second, ... restart in a row; a worker that had loaded restarts at once."""
 
-_EXIT_GRACE = 2.0
-"""Seconds that a worker whose channel was closed has to end by itself."""
 _DEPTH_BUDGET = 0.002
 """Seconds of work that may lie in a worker's socket, where other workers could do it as well."""
 _MAX_DEPTH = 64
@@ -89,8 +85,7 @@ class Worker:
         self.outstanding: deque[Sent] = deque()
         self._pool = pool
         self._seq = 0
-        self._channel: WorkerChannel | None = None
-        self._process: Launched | None = None
+        self._process: WorkerProcess | None = None
         self._seconds = 0.0
         self._turn_began = 0.0
         self._silence: asyncio.TimerHandle | None = None
@@ -132,7 +127,7 @@ class Worker:
             body += job.body
             size += job.size
         process = self._process
-        assert process is not None and self._channel is not None
+        assert process is not None
         if process.progress is not None:
             process.progress.clear(seq)
         if not self.outstanding:
@@ -142,7 +137,7 @@ class Worker:
         else:
             self._pool.queue.ahead += len(jobs)
         self.outstanding.append(Sent(seq, jobs))
-        self._channel.send(Kind.BATCH, Batch(seq, items), body, size)
+        process.channel.send(Kind.BATCH, Batch(seq, items), body, size)
 
     def _cancelled(self, job: Job) -> None:
         """Mark a running request as cancelled, for the handler to ask."""
@@ -274,54 +269,32 @@ class Worker:
 
     async def _one_process(self) -> Diagnosis:
         """Start a process, have it load the model, and wait for its end."""
-        self._verdict, self._timed_out, self._has_loaded = None, "", False
+        pool = self._pool
+        self._verdict, self._timed_out, self._has_loaded, self._begun = None, "", False, 0
         kills = oom_kills()
-        loop = asyncio.get_running_loop()
         try:
-            process = await self._pool.launcher.launch(torch=self._pool.wants_torch)
-        except LaunchError as error:
+            process = await WorkerProcess.launch(
+                pool.launcher,
+                torch=pool.wants_torch,
+                name=self.name,
+                max_payload=pool.max_payload,
+                on_frame=self._on_frame,
+            )
+        except (LaunchError, OSError) as error:
             return Diagnosis("start", str(error))
         self._process = process
         if self._stopping:
             process.kill()
-        lines = WorkerOutput.new_last_lines()
-        out = WorkerOutput(f"{self.name}-stdout", logging.INFO, lines)
-        err = WorkerOutput(f"{self.name}-stderr", logging.WARNING, lines)
-        pipes = [await attach(process.stdout, out), await attach(process.stderr, err)]
-        lost: asyncio.Future[Exception | None] = loop.create_future()
-        channel = WorkerChannel(self._pool.max_payload, self._on_frame, lost.set_result)
-        await loop.connect_accepted_socket(lambda: channel, process.channel)
-        self._channel = channel
-        timer = loop.call_later(self._pool.startup_timeout, self._startup_expired)
-        channel.send(Kind.LOAD, self._pool.load_message(self))
-        try:
-            ends: list[asyncio.Future[Any]] = [lost, process.exited]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not lost.done():
-                # What it wrote before it ended is in the socket still; children of it may hold the socket open.
-                await asyncio.wait([lost], timeout=0.1)
-        finally:
-            timer.cancel()
-            channel.abort()
-            self._pool.worker_unavailable(self)
-        status = await self._reap(process)
-        await asyncio.wait([out.closed, err.closed], timeout=0.2)
-        for pipe in pipes:
-            pipe.close()
-        diagnosis = self._diagnose(process, status, lost, kills, list(lines))
-        if process.progress is not None:
-            process.progress.close()
-        self._process = self._channel = None
+        timer = asyncio.get_running_loop().call_later(pool.startup_timeout, self._startup_expired)
+        process.channel.send(Kind.LOAD, pool.load_message(self))
+        await process.closed()
+        timer.cancel()
+        pool.worker_unavailable(self)
+        end = await process.end()
+        diagnosis = self._diagnose(process, end, oom_kills() > kills)
+        self._process = None
+        process.release()
         return diagnosis
-
-    async def _reap(self, process: Launched) -> ExitStatus | None:
-        """Wait for the end of a process whose channel is closed; end it if it does not."""
-        for grace in (_EXIT_GRACE, _EXIT_GRACE):
-            done, _ = await asyncio.wait([process.exited], timeout=grace)
-            if done:
-                return process.exited.result()
-            process.kill()
-        return None
 
     def _on_loaded(self) -> None:
         self._has_loaded = True
@@ -340,40 +313,29 @@ class Worker:
             self._timed_out = f"model not loaded within startup_timeout of {self._pool.startup_timeout:g} s"
             self.kill()
 
-    def _diagnose(
-        self,
-        process: Launched,
-        status: ExitStatus | None,
-        lost: asyncio.Future[Exception | None],
-        kills: int,
-        lines: list[str],
-    ) -> Diagnosis:
+    def _diagnose(self, process: WorkerProcess, end: End, oom_killed: bool) -> Diagnosis:
         verdict = self._verdict
-        progress = process.progress
         running, _ = self._split()
         if verdict is not None:
             phase = verdict.phase
         elif self._has_loaded:
             phase = "handle" if running else "idle"
         else:
-            phase = Phase.NAMES[progress.phase()] if progress is not None else "initialize"
-        error = lost.result() if lost.done() else None
+            phase = Phase.NAMES[process.progress.phase()] if process.progress is not None else "initialize"
         cause = self._timed_out or (verdict.message if verdict is not None else "")
         if not cause:
-            cause = f"broken channel: {error}" if isinstance(error, ValueError) else "the process ended"
-        oom = (status is not None and status.killed and oom_kills() > kills) or (
-            verdict is not None and verdict.status == 507
-        )
+            cause = f"broken channel: {end.error}" if isinstance(end.error, ValueError) else "the process ended"
+        killed = end.status is not None and end.status.killed and oom_killed
         return Diagnosis(
             phase,
             cause,
-            status,
-            oom,
-            verdict.message if verdict is not None else None,
-            verdict.traceback if verdict is not None else None,
-            lines,
-            [job.request_id for sent in running for job in sent.jobs if job.state != DONE],
-            bool(self._timed_out),
+            exit=end.status,
+            out_of_memory=killed or (verdict is not None and verdict.status == 507),
+            exception=verdict.message if verdict is not None else None,
+            traceback=verdict.traceback if verdict is not None else None,
+            output=end.lines,
+            lost=[job.request_id for sent in running for job in sent.jobs if job.state != DONE],
+            timed_out=bool(self._timed_out),
         )
 
     def _bury(self, diagnosis: Diagnosis) -> None:
@@ -440,8 +402,8 @@ class Worker:
             life.cancel()
         elif before is State.STARTING or running:
             self.kill()
-        elif self._channel is not None:
-            self._channel.close()
+        elif self._process is not None:
+            self._process.channel.close()
         await asyncio.wait([life])
         logger.info("%s State change %s -> %s", self.name, before.value, State.STOPPED.value)
 

@@ -2,7 +2,7 @@
 
     0     u64             sequence number of the batch that the worker began last
     8     u64             what the worker is at: a Phase
-    64    u64 × SLOTS     per batch (slot = sequence number modulo SLOTS): bit i set = request i is cancelled
+    64    SLOTS u64       per batch (slot = sequence number modulo SLOTS): bit i set = request i is cancelled
 
 The first tells exactly which batches a dead worker had begun: the others can go elsewhere. The second lets a running
 handler ask whether its client is gone, at the price of a memory read. Each word has one writer.

@@ -19,7 +19,7 @@ _MOST_PARTS = 1024
 
 
 def media_type(content_type: bytes | None) -> str:
-    """The media type of a content-type header: up to the semicolon, trimmed, letter case kept; empty if there is none."""
+    """The media type of a content-type header: up to the semicolon, trimmed, case kept; empty if there is none."""
     if content_type is None:
         return ""
     return content_type.partition(b";")[0].strip().decode("latin-1")

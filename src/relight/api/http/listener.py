@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from relight.api.http import openapi
-from relight.api.http.exchange import Exchange
 from relight.api.http.paths import Parameters, parse_query, segments_of, split_target
 from relight.api.http.protocol import HttpConnection
 from relight.errors import InternalServerError, MethodNotAllowedError, RelightError, ResourceNotFoundError
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Literal
 
+    from relight.api.http.exchange import Exchange
     from relight.api.http.inference import InferenceApi
     from relight.api.http.management import ManagementApi
     from relight.api.http.metrics import MetricsApi
@@ -81,8 +81,8 @@ class HttpListener:
             self._route(exchange, segments_of(target), query)
         except RelightError as error:
             exchange.fail(error)
-        except Exception:  # noqa: BLE001 - the boundary of one request
-            self._crashed(exchange)
+        except Exception as error:  # noqa: BLE001 - the boundary of one request
+            _crashed(exchange, error)
 
     def _route(self, exchange: Exchange, segments: tuple[str, ...], query: bytes) -> None:
         inference = self._inference
@@ -126,12 +126,8 @@ class HttpListener:
             await answer
         except RelightError as error:
             exchange.fail(error)
-        except Exception:  # noqa: BLE001 - the boundary of one request
-            self._crashed(exchange)
-
-    def _crashed(self, exchange: Exchange) -> None:
-        logger.exception("Request %s %r failed", exchange.method, exchange.target)
-        exchange.fail(InternalServerError("Internal server error, see the server's log."))
+        except Exception as error:  # noqa: BLE001 - the boundary of one request
+            _crashed(exchange, error)
 
     def _description(self) -> dict[str, object]:
         return openapi.listener_document(
@@ -151,6 +147,12 @@ class HttpListener:
             await asyncio.sleep(0.02)
         for connection in list(self.connections):
             connection.finish_now()
+
+
+def _crashed(exchange: Exchange, error: Exception) -> None:
+    """A defect of the server itself: the log has it, the client is told that there is one."""
+    logger.error("Request %s %r failed", exchange.method, exchange.target, exc_info=error)
+    exchange.fail(InternalServerError("Internal server error, see the server's log."))
 
 
 def _cors_lines(settings: Settings) -> bytes:

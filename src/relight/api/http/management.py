@@ -117,8 +117,9 @@ class ManagementApi:
             )
         )
         settings = scaled.version.settings
-        start = f'Model "{settings.name}" Version: {settings.version} registered with {settings.min_workers} initial workers'
-        if not settings.min_workers:
+        count = settings.min_workers
+        start = f'Model "{settings.name}" Version: {settings.version} registered with {count} initial workers'
+        if not count:
             exchange.json({"status": f"{start}. Use scale workers API to add workers for the model."})
         elif not synchronous:
             exchange.json({"status": _UPDATING}, 202)

@@ -29,9 +29,7 @@ _MAX_PIPELINED = 32
 _LINGER = 2.0
 """Seconds that a closed connection is still read, so that the client gets the answer and not a reset."""
 
-_METHODS = frozenset(
-    b"GET POST PUT DELETE HEAD OPTIONS PATCH CONNECT TRACE".split()  # noqa: SIM905 - reads better than nine quotes
-)
+_METHODS = frozenset(b"GET POST PUT DELETE HEAD OPTIONS PATCH CONNECT TRACE".split())
 _EXPECT, _LENGTH, _TYPE, _AUTHORIZATION, _TRANSFER = range(5)
 _KNOWN = {
     b"expect": _EXPECT,
