@@ -76,8 +76,8 @@ def server(make_server: ServerFactory) -> Server:
 def closed_server(make_server: ServerFactory) -> Server:
     """A server as a careful operator sets it up.
 
-    Model API off, small requests, CORS headers, JSON and text not decoded, a time zone of its own; one model `only` (the archive `swiss`)
-    loaded at the start.
+    Model API off, small requests, CORS headers, JSON and text not decoded, a time zone of its own; one model `only`
+    (the archive `swiss`) loaded at the start.
     """
     made = make_server(
         {

@@ -202,6 +202,8 @@ def test_row_057_register_model_that_dies(server: Server) -> None:
     response = server.register("badve.mar", initial_workers=1)
     message = "Failed to start workers for model badve version: 1.0"
     assert_error(response, 500, "InternalServerException", message, 124)
+    if is_reference():  # there it goes a moment later
+        wait_for("the rollback", lambda: server.management.get("/models/badve").status == 404)
     assert server.management.get("/models/badve").status == 404
 
 

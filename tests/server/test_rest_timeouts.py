@@ -91,6 +91,8 @@ def test_row_061_startup_timeout(server: Server) -> None:
     response = server.register("slowinit.mar", model_name="toolate", initial_workers=1, startup_timeout=1)
     message = "Failed to start workers for model toolate version: 1.0"
     assert_error(response, 500, FAILURE, message)
+    if is_reference():  # there it goes a moment later
+        wait_for("the rollback", lambda: server.management.get("/models/toolate").status == 404)
     assert server.management.get("/models/toolate").status == 404
 
 
