@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-input
 SHORT = sed -un -e 's/^ *\(Downloading\|Processing\) \(.*\)/    \2/p' -e 's/^Installing collected packages.*/    installing .../p'
 
-.PHONY: help demo test check lint types imports bench clean
+.PHONY: help demo test check lint types imports docs docs-check bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -34,7 +34,7 @@ demo: $(VENV)/.stamp-demo ## train, pack, serve and query a model for handwritte
 test: $(VENV)/.stamp-dev ## run the test suite
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
-check: lint types imports ## lint, types and imports
+check: lint types imports docs-check ## lint, types, imports, generated documentation
 
 lint: $(VENV)/.stamp-dev ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -45,6 +45,12 @@ types: $(VENV)/.stamp-dev ## mypy --strict
 
 imports: $(VENV)/.stamp-dev ## which package may import which
 	@$(BIN)/lint-imports
+
+docs: $(VENV)/.stamp-dev ## rewrite the generated tables
+	@$(BIN)/python docs/generate_configuration.py
+
+docs-check: $(VENV)/.stamp-dev
+	@$(BIN)/python docs/generate_configuration.py --check
 
 bench: $(VENV)/.stamp-bench ## load tests; REF=path/to/venv compares with the torchserve there
 	@$(BIN)/python -m benchmarks --out bench-out $(if $(REF),--reference $(REF)) $(BENCH_ARGS)
