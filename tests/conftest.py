@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fix: a deliberate difference from TorchServe 0.12.0, which fails this test")
-    config.addinivalue_line("markers", "reference: only against TorchServe 0.12.0 itself (RELIGHT_TEST_TORCHSERVE)")
 
 
 @pytest.fixture(scope="session")
