@@ -1,4 +1,4 @@
-"""Customized descriptions, KServe readiness, and what is on which listener (rest_api.md §8, rows 63 to 67, 134, 135)."""
+"""Customized descriptions, KServe readiness, and other listeners (rest_api.md §8, rows 63 to 67, 134, 135)."""
 
 from __future__ import annotations
 
