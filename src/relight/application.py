@@ -35,6 +35,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("relight.server")
 
 _BACKLOG = 1024
+_NOT_YET = (
+    "cpu_launcher_enable",
+    "enable_grpc_ssl",
+    "install_py_dep_per_model",
+    "keystore",
+    "metrics_mode",
+    "model_snapshot",
+    "private_key_file",
+    "system_metrics_cmd",
+    "ts_open_inference_protocol",
+)
+"""Keys of TorchServe that are understood and have no effect: said at start, so that nobody relies on them."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -93,6 +105,7 @@ class Application:
             unpack_limits=UnpackLimits(max_bytes=settings.max_archive_size),
             fetch_limits=FetchLimits(max_archive_size=settings.max_archive_size),
         )
+        self._store = store
         self.registry = Registry(settings, store, launcher)
         self._tokens: TokenAuthority | None = None
         self._listeners: list[HttpListener] = []
@@ -114,6 +127,7 @@ class Application:
                 logger.info("%s", self._tokens.notice)
             self._announce()
             await self._bind()
+            await asyncio.to_thread(self._store.clean_stale)
             loading = asyncio.ensure_future(self.registry.load_initial())
             waited: list[asyncio.Future[Any]] = [loading, stopped]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -150,6 +164,9 @@ class Application:
             logger.warning("%s", warning)
         if settings.ignored:
             logger.info("Settings without effect here: %s", ", ".join(settings.ignored))
+        unsupported = [key for key in _NOT_YET if settings.properties.get(key, "").lower() not in ("", "false", "log")]
+        if unsupported:
+            logger.warning("Settings that relight does not support yet, without effect: %s", ", ".join(unsupported))
         if settings.unknown:
             logger.info("Unknown settings: %s", ", ".join(settings.unknown))
         if "allowed_urls" not in settings.properties:
@@ -233,6 +250,8 @@ class Application:
     async def _close(self) -> None:
         """Accept nothing more, answer what was accepted, end the workers."""
         timeout = self._settings.shutdown_timeout
+        # Connections that the kernel has accepted already are the server's to answer.
+        await asyncio.sleep(0.01)
         for server in self._servers:
             server.close()
         await asyncio.gather(*(listener.drain(timeout) for listener in self._listeners))

@@ -180,6 +180,8 @@ def _load(load: Load, channel: Channel, progress: ProgressPage | None) -> Servic
 
     _enter(progress, Phase.IMPORT)
     try:
+        if load.envelope:
+            raise NotImplementedError(f"service_envelope={load.envelope} is not supported yet")  # noqa: TRY301
         enter_model_dir(load.handler, Path(load.real_dir), [Path(entry) for entry in load.extra_path])
         entry = resolve(load.handler, Path(load.model_dir))
     except BaseException as error:

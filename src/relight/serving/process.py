@@ -116,11 +116,15 @@ class WorkerProcess:
             await asyncio.wait([self._lost], timeout=_CHANNEL_GRACE)
         self.channel.abort()
 
-    async def end(self) -> End:
-        """Wait for the end of a process whose channel is closed; end it if it does not."""
+    async def end(self, *, told: bool) -> End:
+        """Wait for the end of a process whose channel is closed; end it if it does not.
+
+        Args:
+            told: Whether it was told to end, by closing the channel, and may want a moment for that.
+        """
         status = None
-        for _ in range(2):
-            done, _ = await asyncio.wait([self._launched.exited], timeout=_EXIT_GRACE)
+        for grace in (_EXIT_GRACE if told else _CHANNEL_GRACE, _EXIT_GRACE):
+            done, _ = await asyncio.wait([self._launched.exited], timeout=grace)
             if done:
                 status = self._launched.exited.result()
                 break

@@ -290,7 +290,7 @@ class Worker:
         await process.closed()
         timer.cancel()
         pool.worker_unavailable(self)
-        end = await process.end()
+        end = await process.end(told=self._stopping)
         diagnosis = self._diagnose(process, end, oom_kills() > kills)
         self._process = None
         process.release()

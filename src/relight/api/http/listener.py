@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("relight.http")
 
 _LEAST_BUFFER = 16 * 1024 * 1024
+_IDLE_GRACE = 0.25
+"""Seconds that idle connections stay open at the end of the server."""
 
 
 class HttpListener:
@@ -62,10 +64,17 @@ class HttpListener:
         self._management = management
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
+        self._empty: asyncio.Future[None] | None = None
 
     def connection(self) -> HttpConnection:
         """The protocol of a new connection."""
         return HttpConnection(self)
+
+    def forget(self, connection: HttpConnection) -> None:
+        """A connection is closed, or about to be: nothing more is answered on it."""
+        self.connections.discard(connection)
+        if self._empty is not None and not self.connections and not self._empty.done():
+            self._empty.set_result(None)
 
     def log(self, exchange: Exchange, peer: str) -> None:
         """Record an answered request in the access log."""
@@ -137,14 +146,19 @@ class HttpListener:
         )
 
     async def drain(self, timeout: float) -> None:
-        """Close connections as they become idle; those that are still busy after `timeout` seconds are broken off."""
+        """Answer what is under way, then close; what is still busy after `timeout` seconds is broken off.
+
+        A request may be on its way on a connection that looks idle, so that such connections are closed a moment later.
+        """
+        self._empty = asyncio.get_running_loop().create_future()
+        for connection in self.connections:
+            connection.stopping = True
+        if self.connections:
+            await asyncio.wait([self._empty], timeout=min(_IDLE_GRACE, timeout))
         for connection in list(self.connections):
             connection.stop()
-        deadline = asyncio.get_running_loop().time() + timeout
-        while self.connections and asyncio.get_running_loop().time() < deadline:
-            if not any(connection.busy for connection in self.connections):
-                break
-            await asyncio.sleep(0.02)
+        if self.connections:
+            await asyncio.wait([self._empty], timeout=max(0.0, timeout - _IDLE_GRACE))
         for connection in list(self.connections):
             connection.finish_now()
 

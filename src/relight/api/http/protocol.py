@@ -57,6 +57,9 @@ class Listener(Protocol):
     def log(self, exchange: Exchange, peer: str) -> None:
         """A request has been answered."""
 
+    def forget(self, connection: HttpConnection) -> None:
+        """A connection is closed, or about to be."""
+
 
 class HttpConnection(asyncio.Protocol):
     """A client's connection.
@@ -106,7 +109,7 @@ class HttpConnection(asyncio.Protocol):
         """The client is gone: what it waited for is not needed any more."""
         self._transport = None
         self._closed = True
-        self._listener.connections.discard(self)
+        self._listener.forget(self)
         if self._linger is not None:
             self._linger.cancel()
         exchange, self._current = self._current, None
@@ -360,6 +363,7 @@ class HttpConnection(asyncio.Protocol):
         if self._closed or self._transport is None:
             return
         self._closed = True
+        self._listener.forget(self)
         self._transport.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("relight.launcher")
 
 _MAX_MESSAGE = 4096
+_FORK_TIMEOUT = 120.0
+"""Seconds; the template may still be importing torch from a slow disk."""
 _SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
 
 
@@ -98,15 +100,20 @@ class Template:
         try:
             message = msgspec.msgpack.encode(("fork", token))
             self._control.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", sent))])
-            pid = await forked
-        except (OSError, LaunchError) as error:
+            await asyncio.wait([forked], timeout=_FORK_TIMEOUT)
+            if not forked.done():
+                raise LaunchError(f"it has not answered for {_FORK_TIMEOUT:g} s")
+            pid = forked.result()
+        except BaseException as error:
             self._forks.pop(token, None)
             self._exits.pop(token, None)
             channel.close()
             progress.close()
             os.close(out_r)
             os.close(err_r)
-            raise LaunchError(f"the fork server cannot start a worker: {error}") from error
+            if isinstance(error, (OSError, LaunchError)):
+                raise LaunchError(f"the fork server cannot start a worker: {error}") from error
+            raise
         finally:
             theirs.close()
             for fd in sent[1:]:
