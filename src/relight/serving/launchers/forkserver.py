@@ -100,10 +100,7 @@ class Template:
         try:
             message = msgspec.msgpack.encode(("fork", token))
             self._control.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", sent))])
-            await asyncio.wait([forked], timeout=_FORK_TIMEOUT)
-            if not forked.done():
-                raise LaunchError(f"it has not answered for {_FORK_TIMEOUT:g} s")
-            pid = forked.result()
+            pid = await _answered(forked)
         except BaseException as error:
             self._forks.pop(token, None)
             self._exits.pop(token, None)
@@ -178,6 +175,18 @@ class Template:
         except subprocess.TimeoutExpired:
             self.process.kill()
             await asyncio.to_thread(self.process.wait)
+
+
+async def _answered(forked: asyncio.Future[int]) -> int:
+    """The pid of a worker that was asked for.
+
+    Raises:
+        LaunchError: the template does not answer, or refuses.
+    """
+    await asyncio.wait([forked], timeout=_FORK_TIMEOUT)
+    if not forked.done():
+        raise LaunchError(f"it has not answered for {_FORK_TIMEOUT:g} s")
+    return forked.result()
 
 
 class ForkServerLauncher:
