@@ -239,8 +239,17 @@ def test_integer_parameters_default_silently(server: Server, given: str) -> None
 
 @pytest.mark.parametrize(("given", "value"), [("+5", 5), ("-5", -5), ("0", 0), ("2147483647", 2147483647)])
 def test_integer_parameters(server: Server, given: str, value: int) -> None:
-    with server.registered("swiss_v3.mar", "ints", batch_size=given):
-        assert server.describe("ints")["batchSize"] == value
+    with server.registered("swiss_v3.mar", "ints", max_batch_delay=given):
+        assert server.describe("ints")["maxBatchDelay"] == value
+
+
+@pytest.mark.fix
+@pytest.mark.parametrize("parameter", ["batch_size", "response_timeout", "startup_timeout"])
+@pytest.mark.parametrize("given", ["0", "-5"])
+def test_impossible_parameters(server: Server, parameter: str, given: str) -> None:
+    response = server.register("swiss_v3.mar", model_name="impossible", **{parameter: given})
+    assert_error(response, 400, "BadRequestException", f"Parameter {parameter} must be at least 1, not {given}.")
+    assert server.management.get("/models/impossible").status == 404
 
 
 def test_query_separators_and_first_value(server: Server) -> None:

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("relight.worker")
 
 BACK_OFF = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597)
-"""Seconds before the first, second, ... restart in a row; a worker that had loaded restarts at once."""
+"""Seconds before a restart, by the number of failures in a row; a worker that had loaded restarts at once."""
+_SHORT_LIFE = 1.0
+"""Seconds; a worker that dies sooner, again and again, is restarted more and more slowly too."""
+_SHORT_LIVES = 5
+"""That many short lives in a row are not held against a worker that loads its model."""
 
 _DEPTH_BUDGET = 0.002
 """Seconds of work that may lie in a worker's socket, where other workers could do it as well."""
@@ -228,25 +232,24 @@ class Worker:
     async def _live(self) -> None:
         """Start, serve and restart, until stopped or abandoned."""
         failing_since: float | None = None
-        attempt = 0
+        short_lives = failures = 0
         while True:
             began = time.monotonic()
             diagnosis = await self._one_process()
-            served = self._has_loaded
             if self._stopping:
                 if self.state is State.DRAINING:
                     self._bury(diagnosis)
                 break
             self._bury(diagnosis)
             now = time.monotonic()
-            if served and now - began > 1.0:
-                failing_since, attempt = None, 0
+            if self._has_loaded and now - began > _SHORT_LIFE:
+                failing_since, short_lives, failures = None, 0, 0
             else:
                 failing_since = began if failing_since is None else failing_since
-                attempt = max(attempt, 0 if served else 1)
-            if not await self._back_off(attempt, failing_since, now):
+                short_lives += self._has_loaded
+                failures = max(failures + (not self._has_loaded), short_lives - _SHORT_LIVES)
+            if not await self._back_off(min(failures, len(BACK_OFF) - 1), failing_since, now):
                 break
-            attempt = min(attempt + 1, len(BACK_OFF) - 1)
         if self._stopping:
             self.state = State.STOPPED
         self._pool.worker_ended(self)
