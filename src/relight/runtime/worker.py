@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import os
 import signal
@@ -16,15 +17,18 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from relight.runtime.channel import Channel
-from relight.wire.messages import Batch, Kind, Load, Loaded, LoadFailed
+from relight.wire.messages import FAILED_TO_LOAD, Batch, Kind, Load, Loaded, LoadFailed
 from relight.wire.progress import Phase, ProgressPage
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from relight.runtime.service import Service
 
 logger = logging.getLogger("relight.worker")
 
 _PR_SET_PDEATHSIG = 1
+_FOREIGN_FILES = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -199,12 +203,23 @@ def _report(channel: Channel, load: Load, error: LoadError) -> None:
     """Tell the model log and the frontend why the model could not be loaded."""
     cause = error.__cause__
     assert cause is not None
-    text = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
+    text = "".join(traceback.format_exception(type(cause), cause, _own_frames(cause.__traceback__)))
     exhausted = isinstance(cause, MemoryError) or (isinstance(cause, RuntimeError) and "CUDA" in str(cause))
-    logger.error("Failed to load model %s, exception %s", load.model_name, cause)
+    logger.error("%s%s, exception %s", FAILED_TO_LOAD, load.model_name, cause)
     for line in text.splitlines():
         logger.error("%s", line)
     channel.send(Kind.LOAD_FAILED, LoadFailed(error.phase, 507 if exhausted else 500, _one_line(cause), text))
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first frame that is neither relight's nor the import system's; all of it if none is."""
+    first = trace
+    while first is not None:
+        file = first.tb_frame.f_code.co_filename
+        if not file.startswith(_FOREIGN_FILES):
+            return first
+        first = first.tb_next
+    return trace
 
 
 def _one_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from relight.serving.diagnosis import Diagnosis, oom_kills
 from relight.serving.job import DONE, RUNNING, Job
 from relight.serving.launchers.base import LaunchError
 from relight.serving.process import End, WorkerProcess
-from relight.wire.messages import Batch, Item, Kind, LoadFailed, Reply
+from relight.wire.messages import FAILED_TO_LOAD, Batch, Item, Kind, LoadFailed, Reply
 from relight.wire.progress import Phase
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class Worker:
             out_of_memory=killed or (verdict is not None and verdict.status == 507),
             exception=verdict.message if verdict is not None else None,
             traceback=verdict.traceback if verdict is not None else None,
-            output=end.lines,
+            output=_without_traceback(end.lines) if verdict is not None else end.lines,
             lost=[job.request_id for sent in running for job in sent.jobs if job.state != DONE],
             timed_out=bool(self._timed_out),
         )
@@ -414,6 +414,14 @@ class Worker:
         """The last batch of a DRAINING worker is answered."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+
+def _without_traceback(lines: list[str]) -> list[str]:
+    """What a worker wrote before the traceback that it has reported by itself."""
+    for index, line in enumerate(lines):
+        if line.startswith(FAILED_TO_LOAD):
+            return lines[:index]
+    return [] if lines and lines[0].startswith("  ") else lines
 
 
 _decode_reply: Callable[[bytes | memoryview], Reply] = msgspec.msgpack.Decoder(Reply).decode

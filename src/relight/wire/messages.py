@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+FAILED_TO_LOAD = "Failed to load model "
+"""How the line begins in the model log after which a worker prints the traceback that LOAD_FAILED carries too."""
+
 
 class Kind:
     """Kinds of frames. Frontend to worker: LOAD, BATCH. Worker to frontend: the rest."""

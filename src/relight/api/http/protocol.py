@@ -30,6 +30,7 @@ _LINGER = 2.0
 """Seconds that a closed connection is still read, so that the client gets the answer and not a reset."""
 
 _METHODS = frozenset(b"GET POST PUT DELETE HEAD OPTIONS PATCH CONNECT TRACE".split())
+_COMMON = frozenset({b"POST", b"GET ", b"PUT ", b"DELE"})
 _EXPECT, _LENGTH, _TYPE, _AUTHORIZATION, _TRANSFER = range(5)
 _KNOWN = {
     b"expect": _EXPECT,
@@ -83,13 +84,13 @@ class HttpConnection(asyncio.Protocol):
         self._paused = False
         self._linger: asyncio.TimerHandle | None = None
         self._method: bytes | None = None
-        self._head_bytes = 0
         self._reset()
 
     def _reset(self) -> None:
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._header_bytes = 0
+        self._head_bytes = 0
         self._in_head = True
         self._swallow = False
         self._expect = b""
@@ -154,10 +155,6 @@ class HttpConnection(asyncio.Protocol):
         self._next()
 
     # -- httptools -----------------------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._reset()
 
     def on_url(self, url: bytes) -> None:
         """A part of the target."""
@@ -254,18 +251,17 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """A request is complete."""
         exchange, self._reading = self._reading, None
-        self._in_head = True
-        self._head_bytes = 0
+        refusal = 0
+        if self._swallow:
+            refusal = 413
+        elif self._expect and self._expect.lower() != b"100-continue":
+            refusal = 417
+        self._reset()
         if exchange is None:
             return
         if exchange.size and exchange.headers[-1] == (b"content-length", b"0"):
             exchange.headers[-1] = (b"content-length", b"%d" % exchange.size)
-        if self._swallow:
-            self._accept(exchange, 413)
-        elif self._expect and self._expect.lower() != b"100-continue":
-            self._accept(exchange, 417)
-        else:
-            self._accept(exchange, 0)
+        self._accept(exchange, refusal)
 
     # -- exchanges in order --------------------------------------------------------------------------------------
 
@@ -326,6 +322,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _known_method(self, data: bytes) -> bytes:
         """The data with an unknown method replaced by one that the parser accepts: routes may not care (KEEP)."""
+        if data[:4] in _COMMON:
+            return data
         method, space, rest = data.partition(b" ")
         if (
             space
