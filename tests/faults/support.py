@@ -19,7 +19,6 @@ from tests.support.raw import RawConnection, encode
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     from tests.support.raw import Address
@@ -45,6 +44,26 @@ def add_model(server: Server, name: str, source: str, config: str | None = None)
         files["model-config.yaml"] = config.encode()
     files["MAR-INF/MANIFEST.json"] = json.dumps(manifest(name, "handler_of_test", **extra)).encode()
     return write_mar(server.store / f"{name}.mar", files).name
+
+
+class Client(RawConnection):
+    """A connection that leaves no open socket behind when nobody listens."""
+
+    def __init__(self, address: Address, timeout: float = 60.0) -> None:
+        try:
+            super().__init__(address, timeout)
+        except OSError:
+            self.close()
+            raise
+
+
+def is_refused(address: Address) -> bool:
+    """Whether nobody listens there."""
+    try:
+        Client(address).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        return True
+    return False
 
 
 class Outcome(NamedTuple):
@@ -116,11 +135,11 @@ class Load:
         assert not self.hanging
 
     def _run(self, outcomes: list[Outcome]) -> None:
-        connection: RawConnection | None = None
+        connection: Client | None = None
         while not self._stopping.is_set():
             sent = 0.0
             try:
-                connection = connection or RawConnection(self._address)
+                connection = connection or Client(self._address)
                 connection.send(self._request)
                 sent = time.monotonic()
                 response = connection.read_response()
@@ -208,3 +227,23 @@ def queue_status(server: Server, model: str) -> dict[str, int]:
     """The member `jobQueueStatus` of describe."""
     status: dict[str, int] = server.describe(model)["jobQueueStatus"]
     return status
+
+
+class Clients:
+    """Connections that are closed at the end of the test, however it ends."""
+
+    def __init__(self) -> None:
+        self.all: list[Client] = []
+
+    def connect(self, address: Address, data: bytes = b"") -> Client:
+        """Open a connection and send something, without waiting for an answer."""
+        connection = Client(address)
+        self.all.append(connection)
+        if data:
+            connection.send(data)
+        return connection
+
+    def close(self) -> None:
+        """Close all of them."""
+        for connection in self.all:
+            connection.close()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.conftest import ServerFactory
+    from tests.faults.support import Clients
     from tests.support.server import Server
 
 CLIENTS = 32
@@ -83,12 +84,17 @@ def _lost_requests(records: list[str]) -> list[list[str]]:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("workers", "batch_size", "kills"),
-    [(4, 4, 50), (1, 1, 50 if LONG else 12), (2, 8, 50 if LONG else 12)],
-    ids=["four-workers", "one-worker", "two-workers-large-batches"],
+    ("workers", "batch_size", "kills", "settled"),
+    [
+        (4, 4, 50, SETTLED),
+        (4, 2, 50 if LONG else 15, 0.0),
+        (2, 8, 50 if LONG else 10, SETTLED),
+        (1, 1, 50 if LONG else 10, SETTLED),
+    ],
+    ids=["four-workers", "four-workers-in-a-hurry", "two-workers-large-batches", "one-worker"],
 )
-def test_kills_under_load(target: Server, workers: int, batch_size: int, kills: int) -> None:
-    model = f"mortal{workers}"
+def test_kills_under_load(target: Server, workers: int, batch_size: int, kills: int, settled: float) -> None:
+    model = f"mortal-{workers}-{batch_size}"
     with target.registered("swiss_v1.mar", model, initial_workers=workers, batch_size=batch_size):
         request = predict(model, {"x-op": "sleep", "x-sleep": "0.002"})
         # The first round brings allocators and caches to where they stay.
@@ -97,7 +103,7 @@ def test_kills_under_load(target: Server, workers: int, batch_size: int, kills: 
         watched = [frontend(target), *fork_servers(target)]
         before = [holdings(process) for process in watched]
 
-        killer = Killer(target, model, 0.0 if workers > 2 else SETTLED)
+        killer = Killer(target, model, settled)
         with Load(target.inference.address, request, CLIENTS) as load:
             for _ in range(kills):
                 load.wait_progress()
@@ -139,7 +145,7 @@ def test_killed_worker_while_idle_loses_nothing(target: Server) -> None:
             assert int(response.body) != worker["pid"]
 
 
-def test_pipelined_batches_are_given_to_the_next_worker(target: Server) -> None:
+def test_pipelined_batches_are_given_to_the_next_worker(target: Server, clients: Clients) -> None:
     """What lies in the socket of a dead worker, but was not begun, is not lost."""
     with target.registered("swiss_v1.mar", "ahead", initial_workers=1) as model:
         # Short turns bring the pipeline to its depth.
@@ -147,37 +153,29 @@ def test_pipelined_batches_are_given_to_the_next_worker(target: Server) -> None:
             assert target.inference.request("POST", f"/predictions/{model}", {"x-op": "pid"}, b"x").status == 200
         gate = target.gate()
         (worker,) = target.wait_ready(model)
-        with target.inference.connect() as first:
-            first.send(predict(model, {"x-op": "pid", "x-gate": gate.name}))
-            gate.wait_arrived()
-            others = [target.inference.connect() for _ in range(5)]
-            for other in others:
-                other.send(predict(model, {"x-op": "pid"}))
-            target.wait_pending(model, 5)
-            kill(worker["pid"])
-            assert first.read_response().status == 507
-            responses = [other.read_response() for other in others]
-            assert [response.status for response in responses] == [200] * 5
-            assert str(worker["pid"]).encode() not in {response.body for response in responses}
-            for other in others:
-                other.close()
+        first = clients.connect(target.inference.address, predict(model, {"x-op": "pid", "x-gate": gate.name}))
+        gate.wait_arrived()
+        others = [clients.connect(target.inference.address, predict(model, {"x-op": "pid"})) for _ in range(5)]
+        target.wait_pending(model, 5)
+        kill(worker["pid"])
+        assert first.read_response().status == 507
+        responses = [other.read_response() for other in others]
+        assert [response.status for response in responses] == [200] * 5
+        assert str(worker["pid"]).encode() not in {response.body for response in responses}
         assert queue_status(target, model)["pendingRequests"] == 0
 
 
-def test_full_queue_is_refused_at_once(target: Server) -> None:
+def test_full_queue_is_refused_at_once(target: Server, clients: Clients) -> None:
     gate = target.gate()
     with target.registered("narrow.mar", "narrowed", initial_workers=1) as model:
         request = predict(model, {"x-op": "pid", "x-gate": gate.name})
-        held = [target.inference.connect() for _ in range(3)]
-        held[0].send(request)
+        clients.connect(target.inference.address, request)
         gate.wait_arrived()
-        for connection in held[1:]:
-            connection.send(request)
+        for _ in range(2):
+            clients.connect(target.inference.address, request)
         target.wait_pending(model, 2)
         for _ in range(20):
             response = target.inference.request("POST", f"/predictions/{model}", (), b"x")
             assert (response.status, response.json()["type"]) == (503, "ServiceUnavailableException")
         gate.open()
-        assert [connection.read_response().status for connection in held] == [200] * 3
-        for connection in held:
-            connection.close()
+        assert [connection.read_response().status for connection in clients.all] == [200] * 3
