@@ -368,8 +368,9 @@ def test_output_of_a_talkative_worker_is_cut(morgue: Server) -> None:
 def test_next_request_after_a_kill(morgue: Server, fatal: str, end: str) -> None:
     """Whichever process is killed, the next request is served."""
     (worker,) = morgue.wait_ready(fatal)
-    kill(worker["pid"] if end == "worker" else psutil.Process(worker["pid"]).ppid())
+    process = psutil.Process(worker["pid"])
+    kill(process.pid if end == "worker" else process.ppid())
+    wait_for("the end of the worker, which goes with its fork server", lambda: not process.is_running())
     for _ in range(5):
         response = morgue.inference.request("POST", f"/predictions/{fatal}", {"x-action": "none"}, b"x")
-        # A request that was sent before the death is known is lost only if the worker had begun it.
         assert response.status == 200

@@ -64,12 +64,14 @@ async def _clean_up() -> None:
     for peer in _peers:
         peer.lingers = False
         peer.kill()
-    _peers.clear()
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
     await settle()
+    for peer in _peers:
+        peer.channel.close()
+    _peers.clear()
 
 
 async def until(condition: Callable[[], T]) -> T:

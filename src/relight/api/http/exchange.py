@@ -196,13 +196,20 @@ class Exchange:
         self.respond(status, body, header_lines(answer.headers), answer.phrase)  # type: ignore[arg-type]
 
     def chunk(self, answer: Answer, body: bytes | memoryview) -> None:
-        """Write an intermediate result: one chunk, with the head before the first one."""
+        """Write an intermediate result: one chunk, the first one together with the head and at once."""
+        head = b""
         if not self._started:
-            self._begin_stream(answer)
+            head = self._begin_stream(answer)
+        data = b""
         if body and self.method != "HEAD":
-            self._write(b"".join((b"%x\r\n" % len(body), body, b"\r\n")) if self._chunked else bytes(body), b"")
+            data = b"".join((b"%x\r\n" % len(body), body, b"\r\n")) if self._chunked else bytes(body)
+        if head:
+            self.connection.write_now(head + data)
+        else:
+            self.connection.write(data)
 
-    def _begin_stream(self, answer: Answer) -> None:
+    def _begin_stream(self, answer: Answer) -> bytes:
+        """The head of a streamed answer."""
         self._started = True
         self.status = answer.status
         self._chunked = self.version != "HTTP/1.0"
@@ -210,7 +217,7 @@ class Exchange:
             self.closing = True
         encoding = b"transfer-encoding: chunked\r\n" if self._chunked else b""
         headers = _STREAMED + header_lines(answer.headers)
-        self._write(self._head(answer.status, answer.phrase, headers, encoding), b"")
+        return self._head(answer.status, answer.phrase, headers, encoding)
 
     def _end_stream(self, body: bytes | memoryview) -> None:
         if self.method != "HEAD":

@@ -347,6 +347,15 @@ class HttpConnection(asyncio.Protocol):
         if self._paused and transport.get_write_buffer_size() > self._listener.max_buffered:
             self.abort()
 
+    def write_now(self, data: bytes) -> None:
+        """Send bytes before anything else is done; uvloop otherwise writes when it has read all that there is."""
+        transport = self._transport
+        if transport is None or self._closed:
+            return
+        transport.set_write_buffer_limits(high=0)
+        transport.write(data)
+        transport.set_write_buffer_limits()
+
     def write_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces without joining them."""
         transport = self._transport
