@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from relight.errors import ServiceUnavailableError
@@ -81,7 +82,6 @@ class WorkerPool:
         self._timer: asyncio.TimerHandle | None = None
         self._scaling = asyncio.Lock()
         self._closing = False
-        self._emptied: asyncio.Future[None] | None = None
 
     # -- dispatch: the hot path ----------------------------------------------------------------------------------
 
@@ -134,8 +134,6 @@ class WorkerPool:
                 worker.drained()
         if self.queue.waiting:
             self.dispatch()
-        elif self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
 
     def _arm(self, seconds: float) -> None:
         if self._timer is None:
@@ -161,13 +159,8 @@ class WorkerPool:
             self._idle.remove(worker)
         self.dispatch()
 
-    def worker_abandoned(self, worker: Worker) -> None:
-        """A worker has failed for too long and is not restarted."""
-        self.worker_unavailable(worker)
-        self._count()
-
     def worker_ended(self, worker: Worker) -> None:
-        """A worker's life is over."""
+        """A worker's life is over: it was stopped, or is given up."""
         self.worker_unavailable(worker)
         if worker.state is State.STOPPED and worker in self.workers:
             self.workers.remove(worker)
@@ -179,8 +172,6 @@ class WorkerPool:
         if not serving:
             # Nobody is left to take them, and new ones are refused: none may wait for ever.
             self.queue.fail_all(ServiceUnavailableError(f'Model "{self._version.name}" has no worker left.'))
-            if self._emptied is not None and not self._emptied.done():
-                self._emptied.set_result(None)
 
     # -- scaling -------------------------------------------------------------------------------------------------
 
@@ -237,9 +228,11 @@ class WorkerPool:
         if self._closing and self.queue.waiting and timeout != 0:
             # Nobody will be left: those there are first serve what is queued, while new requests are refused.
             self.alive = 0
-            self._emptied = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._emptied], timeout=timeout)
-            self._emptied = None
+            emptied = asyncio.Event()
+            self.queue.on_empty = emptied.set
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(emptied.wait(), timeout)
+            self.queue.on_empty = None
         left = None if timeout is None else max(0.0, timeout - (self.clock() - began))
         await asyncio.gather(*(worker.stop(left) for worker in reversed(surplus)))
 

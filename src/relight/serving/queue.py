@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from relight.serving.job import DONE, QUEUED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from relight.errors import RelightError
     from relight.serving.job import Job
@@ -27,6 +27,8 @@ class JobQueue:
         """Jobs that wait for a worker; jobs given up do not count."""
         self.ahead = 0
         """Jobs that were sent to workers ahead of their turn: they wait as well, and count."""
+        self.on_empty: Callable[[], None] | None = None
+        """Called when the last waiting job has been taken or given up."""
         self._jobs: deque[Job] = deque()
 
     @property
@@ -79,6 +81,7 @@ class JobQueue:
             taken.append(job)
             if job.alone:
                 break
+        self._tell_if_empty()
         return taken
 
     def fail_all(self, error: RelightError) -> None:
@@ -93,13 +96,19 @@ class JobQueue:
             job.on_cancel = None
         self._jobs.clear()
         self.waiting = 0
+        self._tell_if_empty()
         return jobs
 
     def _cancelled(self, _job: Job) -> None:
         self.waiting -= 1
+        self._tell_if_empty()
         # Given-up jobs are skipped when their turn comes; many of them must not pile up before that.
         if len(self._jobs) > 2 * self.waiting + 64:
             self._jobs = deque(job for job in self._jobs if job.state == QUEUED and job is not _job)
+
+    def _tell_if_empty(self) -> None:
+        if self.on_empty is not None and not self.waiting:
+            self.on_empty()
 
     def _drop_done(self) -> None:
         while self._jobs and self._jobs[0].state == DONE:

@@ -17,6 +17,7 @@ from relight.serving.diagnosis import Diagnosis, oom_kills
 from relight.serving.job import DONE, RUNNING, Job
 from relight.serving.launchers.base import LaunchError
 from relight.serving.process import End, WorkerProcess
+from relight.serving.restart import RestartPolicy
 from relight.wire.messages import FAILED_TO_LOAD, Batch, Item, Kind, LoadFailed, Reply
 from relight.wire.progress import Phase
 
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
     from relight.wire.frames import Frame
 
 logger = logging.getLogger("relight.worker")
-
-BACK_OFF = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597)
-"""Seconds before a restart, by the number of failures in a row; a worker that had loaded restarts at once."""
-_SHORT_LIFE = 1.0
-"""Seconds; a worker that dies sooner, again and again, is restarted more and more slowly too."""
-_SHORT_LIVES = 5
-"""That many short lives in a row are not held against a worker that loads its model."""
 
 _DEPTH_BUDGET = 0.002
 """Seconds of work that may lie in a worker's socket, where other workers could do it as well."""
@@ -168,6 +162,8 @@ class Worker:
         if not outstanding or outstanding[0].seq != reply.seq:
             raise ValueError(f"reply to batch {reply.seq}, which is not the oldest one under way")
         jobs = outstanding[0].jobs
+        if reply.failure is None:
+            _check(reply, len(jobs), len(payload))
         now = self._pool.clock()
         if last:
             outstanding.popleft()
@@ -181,8 +177,6 @@ class Worker:
             status = 507 if reply.failure.status == 413 else reply.failure.status
             for job in jobs:
                 job.fail(InternalServerError(reply.failure.message, status))
-        elif len(reply.answers) != len(jobs):
-            raise ValueError(f"{len(reply.answers)} answers to a batch of {len(jobs)}")
         else:
             at = 0
             for job, answer in zip(jobs, reply.answers, strict=True):
@@ -190,7 +184,7 @@ class Worker:
                 part = payload if at == 0 and end == len(payload) else payload[at:end]
                 at = end
                 if answer.error:
-                    job.fail(InternalServerError(str(part, "utf-8"), answer.status))
+                    job.fail(InternalServerError(str(part, "utf-8", "replace"), answer.status))
                 elif last:
                     job.finish(answer, part)
                 elif job.state != DONE:
@@ -231,43 +225,33 @@ class Worker:
 
     async def _live(self) -> None:
         """Start, serve and restart, until stopped or abandoned."""
-        failing_since: float | None = None
-        short_lives = failures = 0
-        while True:
-            began = time.monotonic()
-            diagnosis = await self._one_process()
-            if self._stopping:
-                if self.state is State.DRAINING:
-                    self._bury(diagnosis)
-                break
-            self._bury(diagnosis)
-            now = time.monotonic()
-            if self._has_loaded and now - began > _SHORT_LIFE:
-                failing_since, short_lives, failures = None, 0, 0
-            else:
-                failing_since = began if failing_since is None else failing_since
-                short_lives += self._has_loaded
-                failures = max(failures + (not self._has_loaded), short_lives - _SHORT_LIVES)
-            if not await self._back_off(min(failures, len(BACK_OFF) - 1), failing_since, now):
-                break
-        if self._stopping:
-            self.state = State.STOPPED
-        self._pool.worker_ended(self)
+        policy = RestartPolicy(self._pool.max_retry_time)
+        try:
+            while await self._one_life(policy):
+                self.state = State.STARTING
+                self.restarts += 1
+        finally:
+            self._pool.worker_ended(self)
 
-    async def _back_off(self, attempt: int, failing_since: float | None, now: float) -> bool:
-        delay = BACK_OFF[attempt]
-        if failing_since is not None and now - failing_since + delay > self._pool.max_retry_time:
+    async def _one_life(self, policy: RestartPolicy) -> bool:
+        """Run one process to its end, and wait until the next may start; False if none may."""
+        began = time.monotonic()
+        diagnosis = await self._one_process()
+        if self._stopping:
+            if self.state is State.DRAINING:
+                self._bury(diagnosis)
+            self.state = State.STOPPED
+            return False
+        self._bury(diagnosis)
+        delay = policy.died(began, time.monotonic(), loaded=self._has_loaded)
+        if delay is None:
             self.state = State.ABANDONED
-            logger.error("%s is not restarted: it has failed for %.0f s", self.name, now - failing_since)
-            self._pool.worker_abandoned(self)
+            logger.error("%s is not restarted: it has failed for %d s", self.name, self._pool.max_retry_time)
             return False
         self.state = State.BACKING_OFF
         self._pool.worker_unavailable(self)
         logger.info("Retry worker: %d in %d seconds.", self.worker_id, delay)
-        if delay:
-            await asyncio.sleep(delay)
-        self.state = State.STARTING
-        self.restarts += 1
+        await asyncio.sleep(delay)
         return True
 
     async def _one_process(self) -> Diagnosis:
@@ -327,7 +311,8 @@ class Worker:
             phase = Phase.NAMES[process.progress.phase()] if process.progress is not None else "initialize"
         cause = self._timed_out or (verdict.message if verdict is not None else "")
         if not cause:
-            cause = f"broken channel: {end.error}" if isinstance(end.error, ValueError) else "the process ended"
+            broken = end.error is not None and not isinstance(end.error, OSError)
+            cause = f"broken channel: {end.error}" if broken else "the process ended"
         killed = end.status is not None and end.status.killed and oom_killed
         return Diagnosis(
             phase,
@@ -356,8 +341,9 @@ class Worker:
         progress = self._process.progress if self._process is not None else None
         if progress is not None:
             self._begun = progress.begun()
-        elif self._process is not None:
-            self._begun = self.outstanding[0].seq if self.outstanding else 0
+        if self.outstanding and ((self._process is not None and progress is None) or self._timed_out):
+            # Without that page the oldest batch counts as begun; and whoever was too slow to begin it, had its time.
+            self._begun = max(self._begun, self.outstanding[0].seq)
         begun = [sent for sent in self.outstanding if sent.seq <= self._begun]
         return begun, [sent for sent in self.outstanding if sent.seq > self._begun]
 
@@ -414,6 +400,18 @@ class Worker:
         """The last batch of a DRAINING worker is answered."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+
+def _check(reply: Reply, count: int, size: int) -> None:
+    """Refuse a reply that does not fit its batch, before anything of it counts.
+
+    Raises:
+        ValueError: it has other than `count` answers, or they have other than `size` bytes.
+    """
+    if len(reply.answers) != count:
+        raise ValueError(f"{len(reply.answers)} answers to a batch of {count}")
+    if sum(answer.length for answer in reply.answers) != size:
+        raise ValueError(f"answers that do not add up to the {size} bytes that came with them")
 
 
 def _without_traceback(lines: list[str]) -> list[str]:

@@ -27,7 +27,8 @@ class FixedBatching:
         if waiting >= self.batch_size:
             self._since = 0.0
             return 0.0
-        self._since = self._since or max(oldest, now)
+        if not self._since or oldest > self._since:
+            self._since = max(oldest, now)
         left = self._since + self._max_delay - now
         if left <= 0:
             self._since = 0.0
