@@ -149,9 +149,7 @@ def output(caplog: pytest.LogCaptureFixture, *pieces: bytes) -> tuple[list[str],
         ([], []),
     ],
 )
-def test_output_is_cut_into_lines(
-    caplog: pytest.LogCaptureFixture, pieces: list[bytes], expected: list[str]
-) -> None:
+def test_output_is_cut_into_lines(caplog: pytest.LogCaptureFixture, pieces: list[bytes], expected: list[str]) -> None:
     @on_loop
     async def read() -> None:
         assert output(caplog, *pieces) == ([f"MODEL_LOG {line}" for line in expected], expected)
