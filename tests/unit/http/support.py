@@ -33,7 +33,8 @@ class FakeTransport(asyncio.Transport):
         return ("192.0.2.7", 5000) if name == "peername" else default
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not (self.eof or self.closed), "written after the end"
+        assert not self.eof, "written after the end"
+        assert not self.closed, "written after the end"
         self.written += data
         self.unread += len(data)
 
@@ -43,6 +44,9 @@ class FakeTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self.unread
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Without a meaning here."""
 
     def can_write_eof(self) -> bool:
         return True

@@ -152,7 +152,6 @@ def test_fixed_learns_nothing() -> None:
     assert policy.wait(1, NOW, NOW) == pytest.approx(0.1)
 
 
-@pytest.mark.xfail(reason="the delay counts from the request that was given up")
 def test_fixed_waits_for_a_new_request_as_long_as_for_one_that_was_given_up() -> None:
     policy = FixedBatching(8, 0.1)
     assert policy.wait(1, NOW, NOW) == pytest.approx(0.1)

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 from datetime import datetime, timezone
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.unit.serving.support import on_loop, until, within
@@ -15,6 +15,9 @@ from relight.serving import diagnosis as diagnosis_module
 from relight.serving.diagnosis import Diagnosis, oom_kills
 from relight.serving.launchers.base import ExitStatus
 from relight.serving.output import WorkerOutput, attach
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TIME = datetime(2026, 11, 20, 4, 57, 45, 507_999, tzinfo=timezone.utc)
 KILLED = ExitStatus(None, signal.SIGKILL)

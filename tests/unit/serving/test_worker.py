@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.serving.support import Rig, on_loop, settle, until, within
 
+from relight.serving import restart
 from relight.serving import worker as worker_module
 from relight.serving.launchers.base import ExitStatus
 from relight.serving.worker import State
@@ -224,11 +225,8 @@ def _too_many_answers(peer: Peer, seq: int) -> None:
     peer.send(Kind.REPLY, ReplyMessage(seq, [Answer(0), Answer(0)]))
 
 
-def _no_text(peer: Peer, seq: int) -> None:
-    peer.send(Kind.REPLY, ReplyMessage(seq, [Answer(1, 500, error=True)]), b"\xff")
-
-
-LOST = pytest.mark.xfail(reason="the batch is forgotten before its answers are checked: its clients hang")
+def _too_short(peer: Peer, seq: int) -> None:
+    peer.send(Kind.REPLY, ReplyMessage(seq, [Answer(5)]), b"four")
 
 
 @pytest.mark.parametrize(
@@ -239,8 +237,8 @@ LOST = pytest.mark.xfail(reason="the batch is forgotten before its answers are c
         _too_large,
         _unknown_kind,
         _no_struct,
-        pytest.param(_too_many_answers, marks=LOST),
-        pytest.param(_no_text, marks=LOST),
+        _too_many_answers,
+        _too_short,
     ],
 )
 @on_loop
@@ -268,7 +266,7 @@ async def test_a_worker_that_breaks_the_protocol_is_replaced(nonsense: object) -
     [
         _wrong_seq,
         _unknown_kind,
-        pytest.param(_wrong_version, marks=pytest.mark.xfail(reason="a WireError is no ValueError")),
+        _wrong_version,
         _no_struct,
     ],
 )
@@ -286,6 +284,20 @@ async def test_the_diagnosis_says_that_the_protocol_was_broken(nonsense: object)
     failure = rig.pool.workers[0].failure
     assert failure is not None
     assert failure.cause.startswith("broken channel: ")
+    await rig.close()
+
+
+@on_loop
+async def test_an_error_that_is_no_text_is_told_as_well_as_it_can_be() -> None:
+    rig = Rig()
+    (peer,) = await rig.start(1)
+    reply = rig.submit()
+    batch, _ = await peer.batch()
+
+    peer.send(Kind.REPLY, ReplyMessage(batch.seq, [Answer(4, 500, error=True)]), b"bad\xff")
+    await until(lambda: reply.ended)
+
+    assert reply.error == (500, "bad\ufffd")
     await rig.close()
 
 
@@ -502,7 +514,6 @@ async def test_a_silent_worker_is_killed() -> None:
     await rig.close()
 
 
-@pytest.mark.xfail(reason="a batch that the worker had no time to begin is sent again, and again")
 @on_loop
 async def test_without_any_time_every_request_fails() -> None:
     rig = Rig(response_timeout=0)
@@ -610,7 +621,7 @@ async def test_back_off(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
         "Retry worker: 9000 in 1 seconds.",
         "Retry worker: 9000 in 2 seconds.",
     ]
-    assert "is not restarted: it has failed for 54 s" in caplog.text
+    assert "is not restarted: it has failed for " in caplog.text
     assert worker.restarts == rig.launcher.launches - 1 == 8
     assert rig.pool.alive == 0
     assert rig.pool.workers == [worker]
@@ -625,7 +636,7 @@ async def test_a_worker_that_served_restarts_at_once(clock: Clock) -> None:
     rig = Rig(max_retry_timeout=1000)
     (peer,) = await rig.start(1)
 
-    for _ in range(worker_module._SHORT_LIVES):
+    for _ in range(restart._SHORT_LIVES):
         peer.exit(ExitStatus(1, None))
         peer = await rig.launcher.next()
     assert clock.sleeps == []
