@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from relight.api.http.exchange import NO_CACHE, Exchange
+from relight.api.http.leniency import MASKED_UPGRADE, accepted_by_parser, has_body
 from relight.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _LINGER = 2.0
 """Seconds that a closed connection is still read, so that the client gets the answer and not a reset."""
 
 _METHODS = frozenset(b"GET POST PUT DELETE HEAD OPTIONS PATCH CONNECT TRACE".split())
-_COMMON = frozenset({b"POST", b"GET ", b"PUT ", b"DELE"})
 _EXPECT, _LENGTH, _TYPE, _AUTHORIZATION, _TRANSFER = range(5)
 _KNOWN = {
     b"expect": _EXPECT,
@@ -82,6 +82,7 @@ class HttpConnection(asyncio.Protocol):
         self._reading: Exchange | None = None
         self._closed = False
         self._paused = False
+        self._advancing = False
         self._linger: asyncio.TimerHandle | None = None
         self._method: bytes | None = None
         self._reset()
@@ -92,7 +93,9 @@ class HttpConnection(asyncio.Protocol):
         self._header_bytes = 0
         self._head_bytes = 0
         self._in_head = True
+        self._begun = False
         self._swallow = False
+        self._refused = False
         self._expect = b""
 
     # -- asyncio -------------------------------------------------------------------------------------------------
@@ -125,13 +128,13 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
-            if not self._target and not self._header_bytes and self._reading is None:
-                data = self._known_method(data)
+            if not self._begun:
+                data, self._method = accepted_by_parser(data)
         while data:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                # HTTP/2 and others are declined by answering in HTTP/1.1; the parser wants to be told.
+                # Declined by answering in HTTP/1.1; the parser wants a new one for that.
                 data = data[upgrade.args[0] :]
                 self._parser = httptools.HttpRequestParser(self)
                 continue
@@ -156,6 +159,10 @@ class HttpConnection(asyncio.Protocol):
 
     # -- httptools -----------------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._begun = True
+
     def on_url(self, url: bytes) -> None:
         """A part of the target."""
         self._target += url
@@ -169,7 +176,7 @@ class HttpConnection(asyncio.Protocol):
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > MAX_HEADERS:
             raise _TooLongError
-        self._headers.append((name, value))
+        self._headers.append((b"Upgrade" if name == MASKED_UPGRADE else name, value))
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
@@ -190,6 +197,8 @@ class HttpConnection(asyncio.Protocol):
         exchange.closing = not parser.should_keep_alive()
         self._reading = exchange
         has_length = self._note_headers(exchange)
+        # The parser takes what follows for another protocol, so that the body would count as the next request.
+        self._refused = parser.should_upgrade() and has_body(self._headers)
         if not has_length:
             self._synthesise_length()
         if self._expect:
@@ -256,6 +265,8 @@ class HttpConnection(asyncio.Protocol):
             refusal = 413
         elif self._expect and self._expect.lower() != b"100-continue":
             refusal = 417
+        elif self._refused:
+            refusal = -1
         self._reset()
         if exchange is None:
             return
@@ -307,8 +318,13 @@ class HttpConnection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
+        if self._advancing:
+            # An answer that was ready at once: the loop below goes on with the next request.
+            return
+        self._advancing = True
         while self._waiting and self._current is None and not self._paused and not self._closed:
             self._start(self._waiting.popleft())
+        self._advancing = False
         if len(self._waiting) < _MAX_PIPELINED and self._transport is not None and not self._closed:
             self._transport.resume_reading()
 
@@ -319,22 +335,6 @@ class HttpConnection(asyncio.Protocol):
         exchange = Exchange(self, "-", self._target or b"-", "HTTP/1.1", [], self._listener.ids.next())
         exchange.closing = True
         self._accept(exchange, -1)
-
-    def _known_method(self, data: bytes) -> bytes:
-        """The data with an unknown method replaced by one that the parser accepts: routes may not care (KEEP)."""
-        if data[:4] in _COMMON:
-            return data
-        method, space, rest = data.partition(b" ")
-        if (
-            space
-            and method not in _METHODS
-            and method.isalpha()
-            and len(method) <= 32
-            and rest.startswith((b"/", b"h"))
-        ):
-            self._method = method
-            return b"POST " + rest
-        return data
 
     # -- writing and closing -------------------------------------------------------------------------------------
 
