@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from relight.api.http.inference import InferenceApi
 from relight.api.http.listener import HttpListener
 from relight.api.http.management import ManagementApi
 from relight.api.http.metrics import MetricsApi
+from relight.api.http.sockets import bind, release
 from relight.archive.fetch import FetchLimits
 from relight.archive.store import ModelStore
 from relight.archive.unpack import UnpackLimits
@@ -28,6 +27,8 @@ from relight.telemetry.access_log import AccessLog
 from relight.telemetry.logs import Logs
 
 if TYPE_CHECKING:
+    import socket
+
     from relight.readiness import Readiness
     from relight.serving.launchers.forkserver import ForkServerLauncher
     from relight.settings import Address, Settings
@@ -110,7 +111,7 @@ class Application:
         self._tokens: TokenAuthority | None = None
         self._listeners: list[HttpListener] = []
         self._servers: list[asyncio.Server] = []
-        self._sockets: list[Path] = []
+        self._sockets: list[tuple[str, Address, socket.socket]] = []
 
     async def serve(self, report: Readiness) -> int:
         """Start, serve until a signal comes, and end in order.
@@ -122,11 +123,12 @@ class Application:
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._handle_signals(stopped)
         try:
+            # First of all, as another server here is told by a busy port; its key file must not be touched.
+            self._bind()
             if not self._settings.disable_token_authorization:
                 self._tokens = TokenAuthority(Path.cwd() / KEY_FILE_NAME, self._settings.token_expiration_min)
                 logger.info("%s", self._tokens.notice)
             self._announce()
-            await self._bind()
             await asyncio.to_thread(self._store.clean_stale)
             loading = asyncio.ensure_future(self.registry.load_initial())
             waited: list[asyncio.Future[Any]] = [loading, stopped]
@@ -186,64 +188,49 @@ class Application:
 
     # -- listeners -----------------------------------------------------------------------------------------------
 
-    async def _bind(self) -> None:
+    def _bind(self) -> None:
         """Bind all addresses, before models are loaded: a busy port is told at once."""
+        settings = self._settings
+        addresses = {"Inference": settings.inference_address}
+        if not settings.merged:
+            addresses["Management"] = settings.management_address
+        if settings.enable_metrics_api and not settings.metrics_merged:
+            addresses["Metrics"] = settings.metrics_address
+        for role, address in addresses.items():
+            if address.scheme == "https":
+                raise StartError(f"Invalid configuration: {address}: TLS is not supported yet; use http")
+            try:
+                self._sockets.append((role, address, bind(address)))
+            except OSError as error:
+                raise _cannot_bind(role, address, error) from error
+
+    async def _accept(self) -> None:
+        """Serve what each address is for.
+
+        Raises:
+            StartError: another server has begun to listen on an address meanwhile.
+        """
         settings = self._settings
         inference = InferenceApi(self.registry)
         management = ManagementApi(self.registry, enable_model_api=settings.enable_model_api)
         metrics = MetricsApi() if settings.enable_metrics_api else None
-        if settings.merged:
-            shared = self._listener(inference=inference, management=management, metrics=metrics)
-            await self._listen("Inference", settings.inference_address, shared)
-        else:
-            on_inference = metrics if settings.metrics_address == settings.inference_address else None
-            on_management = metrics if settings.metrics_address == settings.management_address else None
-            await self._listen(
-                "Inference", settings.inference_address, self._listener(inference=inference, metrics=on_inference)
-            )
-            await self._listen(
-                "Management", settings.management_address, self._listener(management=management, metrics=on_management)
-            )
-        if metrics is not None and not settings.metrics_merged:
-            await self._listen("Metrics", settings.metrics_address, self._listener(metrics=metrics))
-
-    def _listener(
-        self,
-        *,
-        inference: InferenceApi | None = None,
-        management: ManagementApi | None = None,
-        metrics: MetricsApi | None = None,
-    ) -> HttpListener:
-        listener = HttpListener(
-            self._settings, self._access_log, self._tokens, inference=inference, management=management, metrics=metrics
-        )
-        self._listeners.append(listener)
-        return listener
-
-    async def _listen(self, role: str, address: Address, listener: HttpListener) -> None:
         loop = asyncio.get_running_loop()
-        if address.scheme == "https":
-            raise StartError(f"Invalid configuration: {address}: TLS is not supported yet; use http")
-        try:
-            if address.scheme == "unix":
-                path = _free_socket_path(address.path)
-                server = await loop.create_unix_server(listener.connection, path, backlog=_BACKLOG, start_serving=False)
-                self._sockets.append(path)
-            else:
-                server = await loop.create_server(
-                    listener.connection,
-                    sock=_bound_socket(address.host, address.port),
-                    backlog=_BACKLOG,
-                    start_serving=False,
-                )
-        except OSError as error:
-            raise StartError(f"Failed to bind to address: {address} ({role} API): {error.strerror or error}") from error
-        self._servers.append(server)
-        logger.info("%s API bind to: %s", role, address)
-
-    async def _accept(self) -> None:
-        for server in self._servers:
-            await server.start_serving()
+        for role, address, bound in self._sockets:
+            listener = HttpListener(
+                settings,
+                self._access_log,
+                self._tokens,
+                inference=inference if address == settings.inference_address else None,
+                management=management if address == settings.management_address else None,
+                metrics=metrics if address == settings.metrics_address or settings.merged else None,
+            )
+            self._listeners.append(listener)
+            create = loop.create_unix_server if address.scheme == "unix" else loop.create_server
+            try:
+                self._servers.append(await create(listener.connection, sock=bound, backlog=_BACKLOG))
+            except OSError as error:
+                raise _cannot_bind(role, address, error) from error
+            logger.info("%s API bind to: %s", role, address)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -257,36 +244,13 @@ class Application:
         await asyncio.gather(*(listener.drain(timeout) for listener in self._listeners))
         await self.registry.close(timeout=0)
         await self._launcher.close()
-        for path in self._sockets:
-            path.unlink(missing_ok=True)
+        for _, address, bound in self._sockets:
+            release(bound, address)
         if self._tokens is not None:
             self._tokens.delete()
         self._access_log.flush()
         logger.info("Stopped")
 
 
-def _free_socket_path(text: str) -> Path:
-    """The path of a socket, without what an earlier server may have left there."""
-    path = Path(text)
-    path.unlink(missing_ok=True)
-    return path
-
-
-def _bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound to the first address of `host`.
-
-    Raises:
-        OSError: the name is unknown, or the port is taken.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        if os.name == "posix":
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError:
-        bound.close()
-        raise
-    return bound
+def _cannot_bind(role: str, address: Address, error: OSError) -> StartError:
+    return StartError(f"Failed to bind to address: {address} ({role} API): {error.strerror or error}")
