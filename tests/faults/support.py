@@ -179,6 +179,11 @@ def frontend(server: Server) -> psutil.Process:
     return psutil.Process(server.pid)
 
 
+def accepted(process: psutil.Process) -> int:
+    """How many connections of clients a process holds open, those included whose clients are gone."""
+    return sum(bool(each.raddr) for each in process.net_connections("tcp"))
+
+
 def fork_servers(server: Server) -> list[psutil.Process]:
     """The processes that fork its workers."""
     return frontend(server).children()

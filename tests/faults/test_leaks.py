@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from tests.faults.support import LONG, MIB, Holdings, fork_servers, frontend, holdings, predict
+from tests.faults.support import LONG, MIB, Holdings, accepted, fork_servers, frontend, holdings, predict
 from tests.support.raw import encode
 from tests.support.waiting import wait_for
 
@@ -187,6 +187,7 @@ def test_requests_of_many_connections(target: Server) -> None:
                     connection.read_response()
 
     attempt(200)
+    wait_for("the end of all connections", lambda: not accepted(frontend(target)))
     before = measure(target)
     attempt(700)
     assert_back(target, before, 700)

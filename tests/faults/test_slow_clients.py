@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.faults.support import MIB, Client, Clients, add_model, frontend, predict, queue_status
+from tests.faults.support import MIB, Client, Clients, accepted, add_model, frontend, predict, queue_status
 from tests.support.raw import encode
 from tests.support.waiting import wait_for
 
@@ -138,18 +138,16 @@ def test_many_slow_requests_at_once(target: Server, clients: Clients) -> None:
 )
 def test_half_open_connections(target: Server, beginning: bytes) -> None:
     process = frontend(target)
-    assert_others_are_served(target)
-    before = process.num_fds()
     clients = Clients()
     try:
         for listener in (target.inference, target.management, target.metrics):
             for _ in range(HALF_OPEN):
                 clients.connect(listener.address, beginning)
-        wait_for("connections", lambda: process.num_fds() >= before + 3 * HALF_OPEN)
+        wait_for("connections", lambda: accepted(process) >= 3 * HALF_OPEN)
         assert_others_are_served(target)
     finally:
         clients.close()
-    wait_for("the end of the connections", lambda: process.num_fds() <= before)
+    wait_for("the end of the connections", lambda: not accepted(process))
 
 
 def test_requests_whose_answers_are_not_read(target: Server, clients: Clients) -> None:
@@ -251,12 +249,10 @@ def test_client_gone_while_running(target: Server, clients: Clients, batch_size:
 
 def test_many_clients_come_and_go_without_a_word(target: Server) -> None:
     process = frontend(target)
-    assert_others_are_served(target)
-    before = process.num_fds()
     for _ in range(200):
         Client(target.inference.address).close()
         with Client(target.inference.address) as connection:
             connection.send(encode("POST", "/predictions/swiss", {"x-op": "pid"}, b"x"))
     assert_others_are_served(target)
-    wait_for("the end of the connections", lambda: process.num_fds() <= before)
+    wait_for("the end of the connections", lambda: not accepted(process))
     wait_for("an empty queue", lambda: queue_status(target, "swiss")["pendingRequests"] == 0)

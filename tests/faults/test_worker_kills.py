@@ -12,6 +12,7 @@ from tests.faults.support import (
     LONG,
     MIB,
     Load,
+    accepted,
     deaths,
     fork_servers,
     frontend,
@@ -101,6 +102,7 @@ def test_kills_under_load(target: Server, workers: int, batch_size: int, kills: 
         with Load(target.inference.address, request, CLIENTS) as load:
             load.wait_progress(5)
         watched = [frontend(target), *fork_servers(target)]
+        wait_for("the end of all connections", lambda: not accepted(watched[0]))
         before = [holdings(process) for process in watched]
 
         killer = Killer(target, model, settled)
