@@ -68,7 +68,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeListener:
-    """Answers at once, unless `hold` is set: then the test answers `held`."""
+    """Answers at once (404 to the targets in `errors`), unless `hold` says so: then the test answers `held`."""
 
     def __init__(self) -> None:
         self.max_request_size = 100
@@ -79,6 +79,7 @@ class FakeListener:
         self.exchanges: list[Exchange] = []
         self.held: list[Exchange] = []
         self.hold: Callable[[Exchange], bool] = lambda _: False
+        self.errors: set[bytes] = set()
         self.logged: list[tuple[str, bytes, int, str]] = []
 
     def handle(self, exchange: Exchange) -> None:
@@ -86,7 +87,7 @@ class FakeListener:
         if self.hold(exchange):
             self.held.append(exchange)
         else:
-            exchange.respond(200, exchange.target, b"")
+            exchange.respond(404 if exchange.target in self.errors else 200, exchange.target, b"")
 
     def log(self, exchange: Exchange, peer: str) -> None:
         self.logged.append((exchange.method, exchange.target, exchange.status, peer))

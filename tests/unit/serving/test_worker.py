@@ -721,3 +721,23 @@ async def test_nothing_is_left_open() -> None:
         # The loop opens some of its own when it first needs them.
         before = before if turn else count
         assert count == before
+
+
+@pytest.mark.xfail(reason="what came with the process is not closed")
+@on_loop
+async def test_a_process_that_cannot_be_connected_to_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def attach(fd: int, protocol: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    rig = Rig(max_retry_timeout=0)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - one list to count
+    monkeypatch.setattr("relight.serving.process.attach", attach)
+
+    (worker,) = await rig.pool.scale(1, 1)
+    diagnosis = await rig.pool.loaded([worker])
+
+    assert diagnosis is not None
+    assert (diagnosis.phase, diagnosis.cause) == ("start", "[Errno 24] Too many open files")
+    assert rig.launcher.all[0].kills == 1
+    await rig.close()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
