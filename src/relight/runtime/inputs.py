@@ -38,7 +38,7 @@ def _value(content_type: str, data: bytes | memoryview) -> Any:
     if content_type == "application/json":
         try:
             return json.loads(bytes(data))
-        except ValueError:
+        except (ValueError, RecursionError):
             logger.warning("Failed json decoding of input data. Forwarding encoded payload")
     elif content_type.startswith("text"):
         try:

@@ -62,12 +62,16 @@ class WorkerChannel(asyncio.Protocol):
             body: Its payload, in pieces.
             size: Bytes in `body`.
         """
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(encode_head(kind, message, size))
+        self.write(encode_head(kind, message, size))
         if body:
             self._unsent += body
         self._unsent_bytes += size
+
+    def write(self, frame: bytes) -> None:
+        """Send an encoded frame."""
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame)
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []

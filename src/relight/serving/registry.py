@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from relight.archive.model_config import ModelConfig, parse_model_config
 from relight.errors import (
     BadRequestError,
     ConflictError,
     InternalServerError,
+    InvalidModelError,
     InvalidModelVersionError,
     ModelNotFoundError,
     ModelVersionNotFoundError,
@@ -23,7 +26,7 @@ from relight.errors import (
 from relight.serving.devices import DeviceAssigner, count_gpus
 from relight.serving.model import ModelVersion
 from relight.serving.torch_need import wants_torch
-from relight.serving.version_settings import Registration, choose_settings
+from relight.serving.version_settings import MOST_WORKERS, Registration, choose_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,6 +212,8 @@ class Registry:
             raise BadRequestError("min_worker cannot be negative.")
         if maximum < minimum:
             raise BadRequestError("max_worker cannot be less than min_worker.")
+        if minimum > MOST_WORKERS:
+            raise BadRequestError(f"min_worker is {minimum}; a model may have {MOST_WORKERS} workers at most.")
         if gpus is not None and gpus > self.gpus:
             raise BadRequestError(f"number_gpu is {gpus}, but there are {self.gpus} GPUs.")
         found = self.resolve(name, version)
@@ -309,6 +314,11 @@ def _read_config(archive: Archive) -> ModelConfig:
     if name is None:
         return ModelConfig()
     config, warnings = parse_model_config(archive.path_of(name))
+    try:
+        msgspec.msgpack.encode(config.raw)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        # What YAML can say and no worker can be told, such as a list that contains itself.
+        raise InvalidModelError(f"Failed to parse model config yaml file. {error}") from error
     for warning in warnings:
         logger.warning("%s", warning)
     return config

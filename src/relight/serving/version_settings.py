@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from relight.archive.store import Archive
     from relight.settings import Settings
 
+MOST_WORKERS = 4096
+"""Workers of one version; a number beyond it is a mistake that would take the host down."""
 RUNTIMES = ("python", "python3", "LSP")
 
 
@@ -69,6 +71,8 @@ def choose_settings(
     version = manifest.model_version if manifest else "1.0"
     listed: dict[str, Any] = settings.models.get(name, {}).get(version, {})
     minimum, maximum = _workers(registration, config, listed, settings, gpus)
+    if minimum > MOST_WORKERS:
+        raise BadRequestError(f"{minimum} workers are asked for; a model may have {MOST_WORKERS} at most.")
     handler = registration.handler
     if handler is None:
         handler = (manifest.handler if manifest else None) or settings.default_service_handler or ""

@@ -18,6 +18,7 @@ from relight.serving.job import DONE, RUNNING, Job
 from relight.serving.launchers.base import LaunchError
 from relight.serving.process import End, WorkerProcess
 from relight.serving.restart import RestartPolicy
+from relight.wire.frames import encode_head
 from relight.wire.messages import FAILED_TO_LOAD, Batch, Item, Kind, LoadFailed, Reply
 from relight.wire.progress import Phase
 
@@ -260,6 +261,10 @@ class Worker:
         self._verdict, self._timed_out, self._has_loaded, self._begun = None, "", False, 0
         kills = oom_kills()
         try:
+            load = encode_head(Kind.LOAD, pool.load_message(self))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            return Diagnosis("start", f"the model's settings cannot be sent to a worker: {error}")
+        try:
             process = await WorkerProcess.launch(
                 pool.launcher,
                 torch=pool.wants_torch,
@@ -273,7 +278,7 @@ class Worker:
         if self._stopping:
             process.kill()
         timer = asyncio.get_running_loop().call_later(pool.startup_timeout, self._startup_expired)
-        process.channel.send(Kind.LOAD, pool.load_message(self))
+        process.channel.write(load)
         await process.closed()
         timer.cancel()
         pool.worker_unavailable(self)

@@ -47,7 +47,7 @@ class Sink:
 
     def write(self, text: str) -> None:
         """Write whole lines, soon."""
-        data = text.encode("utf-8", "surrogateescape")
+        data = text.encode("utf-8", "backslashreplace")
         with self._lock:
             if self._pending + len(data) > _MAX_PENDING:
                 self._dropped += text.count("\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from relight.api.http import openapi
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from relight.serving.registry import Registry
 
 _LIST_LIMIT = 100
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _UPDATING = "Processing worker updates..."
 _SCALING = "Workers scaling in progress..."
 
@@ -209,7 +211,7 @@ def _json_parameters(body: bytes) -> Parameters:
     """
     try:
         document = json.loads(body) if body.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequestError(f"The body is not JSON: {error}") from error
     if document is None:
         document = {}
@@ -223,7 +225,11 @@ def _json_parameters(body: bytes) -> Parameters:
             if not value.is_integer():
                 raise BadRequestError(f"Parameter {name} must be a whole number, not {value}.")
             value = int(value)
-        pairs.append((name, value if isinstance(value, str) else json.dumps(value)))
+        text = value if isinstance(value, str) else json.dumps(value)
+        if not text.isascii() and _SURROGATE.search(text):
+            # Half of a pair can be written neither to a file nor to a worker.
+            raise BadRequestError(f"Parameter {name} is not valid Unicode.")
+        pairs.append((name, text))
     return Parameters(pairs)
 
 
