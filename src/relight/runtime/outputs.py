@@ -74,8 +74,8 @@ def _refused(message: str) -> tuple[Answer, bytes]:
 
 
 def _problem(status: Any, phrase: Any, headers: dict[str, Any]) -> str | None:
-    if status is not None and (not isinstance(status, int) or not 100 <= status <= 999):
-        return f"Invalid response status {status!r}: must be an integer from 100 to 999."
+    if status is not None and (not isinstance(status, int) or not 200 <= status <= 999):
+        return f"Invalid response status {status!r}: must be an integer from 200 to 999."
     if phrase and (not isinstance(phrase, str) or not _FIELD.fullmatch(phrase)):
         return f"Invalid response status phrase {phrase!r}: must be one line of text."
     for name, value in headers.items():

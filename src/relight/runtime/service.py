@@ -66,11 +66,11 @@ class Service:
             self._fail(_OUT_OF_RESOURCES)
         except PredictionException as error:
             logger.exception("Prediction error")
-            self._fail(Failure(error.error_code, error.message))
+            self._fail(_failure(error.error_code, error.message))
         except Exception as error:
             # "CUDA" in the text is upstream's test for an exhausted device; clients know the 507 it leads to.
             logger.exception("Invoking custom service failed.")
-            self._fail(_OUT_OF_RESOURCES if "CUDA" in str(error) else Failure(503, "Prediction failed"))
+            self._fail(_OUT_OF_RESOURCES if "CUDA" in _text(error) else Failure(503, "Prediction failed"))
         else:
             self._channel.send(Kind.REPLY, Reply(batch.seq, answers), bodies, sum(map(len, bodies)))
 
@@ -81,7 +81,7 @@ class Service:
             ValueError: `result` is not a list with one item per request.
         """
         if code != 200:
-            self._channel.send(Kind.CHUNK, Reply(self._seq, [], Failure(code, message)))
+            self._channel.send(Kind.CHUNK, Reply(self._seq, [], _failure(code, message)))
             return
         if not isinstance(result, list) or len(result) != len(self._processors):
             raise ValueError(f"an intermediate result must be a list of {len(self._processors)} items, one per request")
@@ -124,6 +124,20 @@ class Service:
 
     def _fail(self, failure: Failure) -> None:
         self._channel.send(Kind.REPLY, Reply(self._seq, [], failure))
+
+
+def _failure(code: Any, message: Any) -> Failure:
+    """What a handler says of its failure, as far as it can be told to a client; any other code counts as 500."""
+    valid = isinstance(code, int) and 200 <= code <= 999
+    return Failure(int(code) if valid else 500, _text(message))
+
+
+def _text(value: Any) -> str:
+    """The text of a handler's object, whose own code may fail."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - the boundary to the handler's code
+        return ""
 
 
 class _BadResultError(Exception):

@@ -40,7 +40,7 @@ class Diagnosis:
         traceback: All of it.
         output: The last lines that the worker wrote.
         lost: Ids of the requests that were running.
-        timed_out: Whether relight ended it, because it took too long.
+        own_doing: Whether relight ended it, because it took too long or broke the protocol.
         time: When.
     """
 
@@ -52,13 +52,13 @@ class Diagnosis:
     traceback: str | None = None
     output: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    timed_out: bool = False
+    own_doing: bool = False
     time: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
     @property
     def exhausted(self) -> bool:
         """Whether clients are told 507: no memory, or killed by somebody else as if there were none."""
-        return self.out_of_memory or (self.exit is not None and self.exit.killed and not self.timed_out)
+        return self.out_of_memory or (self.exit is not None and self.exit.killed and not self.own_doing)
 
     def as_json(self) -> dict[str, Any]:
         """The member `lastFailure` of a worker in describe; unknown things are left out."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from io import FileIO
 
 model_log = logging.getLogger("MODEL_LOG")
 metrics_log = logging.getLogger("MODEL_METRICS")
@@ -37,14 +40,15 @@ class WorkerOutput(asyncio.Protocol):
         return deque(maxlen=_LAST_LINES)
 
     def data_received(self, data: bytes) -> None:
-        """Log the lines that are complete; a line beyond 64 KiB is cut."""
+        """Log the lines that are complete; a line beyond 64 KiB is cut into several."""
         *lines, rest = (self._rest + data).split(b"\n")
         if len(rest) > _LONGEST_LINE:
             lines.append(rest)
             rest = b""
         self._rest = rest
         for line in lines:
-            self._write(line)
+            for at in range(0, len(line) or 1, _LONGEST_LINE):
+                self._write(line[at : at + _LONGEST_LINE])
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """The worker, and whatever else held the pipe, has closed it."""
@@ -63,9 +67,11 @@ class WorkerOutput(asyncio.Protocol):
         model_log.log(self._level, "%s", line, extra={"worker": self._name})
 
 
-async def attach(fd: int, protocol: WorkerOutput) -> asyncio.ReadTransport:
-    """Read the pipe `fd` into `protocol`; the descriptor is the transport's from now on."""
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: protocol, os.fdopen(fd, "rb", buffering=0)
-    )
+async def attach(pipe: FileIO, protocol: WorkerOutput) -> asyncio.ReadTransport:
+    """Read `pipe` into `protocol`; it is the transport's from now on.
+
+    Raises:
+        OSError: it cannot be read without blocking.
+    """
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
     return transport

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relight.serving.channel import WorkerChannel
@@ -30,11 +31,13 @@ class End(NamedTuple):
         status: How it ended; None if it would not.
         error: What broke its channel, if that came first.
         lines: The last lines that it wrote.
+        forced: Whether it had to be killed, as it did not end by itself.
     """
 
     status: ExitStatus | None
     error: Exception | None
     lines: list[str]
+    forced: bool
 
 
 class WorkerProcess:
@@ -83,19 +86,20 @@ class WorkerProcess:
         launched = await launcher.launch(torch=torch)
         loop = asyncio.get_running_loop()
         lines = WorkerOutput.new_last_lines()
+        pipes = [os.fdopen(launched.stdout, "rb", buffering=0), os.fdopen(launched.stderr, "rb", buffering=0)]
         try:
             outputs = []
-            for suffix, level, fd in (
-                ("stdout", logging.INFO, launched.stdout),
-                ("stderr", logging.WARNING, launched.stderr),
-            ):
+            for pipe, suffix, level in zip(pipes, ("stdout", "stderr"), (logging.INFO, logging.WARNING), strict=True):
                 output = WorkerOutput(f"{name}-{suffix}", level, lines)
-                outputs.append((output, await attach(fd, output)))
+                outputs.append((output, await attach(pipe, output)))
             lost: asyncio.Future[Exception | None] = loop.create_future()
             channel = WorkerChannel(max_payload, on_frame, lost.set_result)
             await loop.connect_accepted_socket(lambda: channel, launched.channel)
         except BaseException:
             launched.kill()
+            for resource in (*pipes, launched.channel, launched.progress):
+                if resource is not None:
+                    resource.close()
             raise
         return cls(launched, channel, lost, outputs, lines)
 
@@ -122,17 +126,18 @@ class WorkerProcess:
         Args:
             told: Whether it was told to end, by closing the channel, and may want a moment for that.
         """
-        status = None
+        status, forced = None, False
         for grace in (_EXIT_GRACE if told else _CHANNEL_GRACE, _EXIT_GRACE):
             done, _ = await asyncio.wait([self._launched.exited], timeout=grace)
             if done:
                 status = self._launched.exited.result()
                 break
+            forced = True
             self.kill()
         await asyncio.wait([output.closed for output, _ in self._outputs], timeout=_OUTPUT_GRACE)
         for _, transport in self._outputs:
             transport.close()
-        return End(status, self._lost.result() if self._lost.done() else None, list(self._lines))
+        return End(status, self._lost.result() if self._lost.done() else None, list(self._lines), forced)
 
     def release(self) -> None:
         """Give back the shared memory."""

@@ -247,7 +247,7 @@ class Worker:
         delay = policy.died(began, time.monotonic(), loaded=self._has_loaded)
         if delay is None:
             self.state = State.ABANDONED
-            logger.error("%s is not restarted: it has failed for %d s", self.name, self._pool.max_retry_time)
+            logger.error("%s is not restarted: it kept failing for %d s", self.name, self._pool.max_retry_time)
             return False
         self.state = State.BACKING_OFF
         self._pool.worker_unavailable(self)
@@ -328,7 +328,7 @@ class Worker:
             traceback=verdict.traceback if verdict is not None else None,
             output=_without_traceback(end.lines) if verdict is not None else end.lines,
             lost=[job.request_id for sent in running for job in sent.jobs if job.state != DONE],
-            timed_out=bool(self._timed_out),
+            own_doing=bool(self._timed_out) or end.forced,
         )
 
     def _bury(self, diagnosis: Diagnosis) -> None:

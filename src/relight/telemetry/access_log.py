@@ -42,9 +42,8 @@ class AccessLog:
         self._others = others
         self._records: list[_Record] = []
         self._timer: asyncio.TimerHandle | None = None
-        # Monotonic to wall-clock time, taken once: the lines then are in the order of the answers.
-        self._offset = time.time() - time.monotonic()
         self._clock = time.monotonic
+        self._wall_clock = time.time
 
     def record(self, request: Answered, peer: str) -> None:
         """A request has been answered."""
@@ -63,9 +62,11 @@ class AccessLog:
             self._timer = None
         records, self._records = self._records, []
         short, long = [], []
+        # Of one offset, so that the lines are in the order of the answers; taken anew, as clocks are set.
+        offset = self._wall_clock() - self._clock()
         last, stamp = 0, ""
         for ended, peer, method, target, version, status, arrived in records:
-            wall = ended + self._offset
+            wall = ended + offset
             if int(wall * 1000) != last:
                 last, stamp = int(wall * 1000), timestamp(wall)
             milliseconds = int((ended - arrived) * 1000) if arrived else 0

@@ -56,18 +56,13 @@ async def test_the_body_of_a_request_for_an_upgrade_is_no_request() -> None:
     assert wire.seen == [("POST", b"/a", get(b"/smuggled")), ("GET", b"/b", b"")]
 
 
-AFTER_CLOSE = pytest.mark.xfail(
-    reason="after the close, what follows in the same piece is still handled, or logged as malformed"
-)
-
-
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(get(b"/1", b"Connection: close"), id="close", marks=AFTER_CLOSE),
-        pytest.param(b"GET /1 HTTP/1.0\r\n\r\n", id="HTTP/1.0", marks=AFTER_CLOSE),
-        pytest.param(post(b"/1", b"x" * 101, b"Connection: close"), id="too large", marks=AFTER_CLOSE),
-        pytest.param(get(b"/error"), id="error", marks=AFTER_CLOSE),
+        pytest.param(get(b"/1", b"Connection: close"), id="close"),
+        pytest.param(b"GET /1 HTTP/1.0\r\n\r\n", id="HTTP/1.0"),
+        pytest.param(post(b"/1", b"x" * 101, b"Connection: close"), id="too large"),
+        pytest.param(get(b"/error"), id="error"),
     ],
 )
 @on_loop
@@ -82,9 +77,7 @@ async def test_what_follows_the_last_request_in_one_piece_is_not_handled(first: 
     assert len(wire.listener.logged) == (0 if b"101" in first else 1)
 
 
-@pytest.mark.parametrize(
-    "size", [1, 2, 7, 20, 33, pytest.param(64, marks=AFTER_CLOSE), pytest.param(1000, marks=AFTER_CLOSE)]
-)
+@pytest.mark.parametrize("size", [1, 2, 7, 20, 33, 64, 1000])
 @on_loop
 async def test_a_request_for_an_upgrade_cut_anywhere(size: int) -> None:
     wire = Wire()

@@ -139,7 +139,6 @@ class Unprintable(Exception):  # noqa: N818 - what handlers raise
         raise ValueError("no text")
 
 
-@pytest.mark.xfail(reason="what is wrong with the error ends the worker")
 @pytest.mark.parametrize(
     "error",
     [

@@ -47,7 +47,7 @@ def test_exit_status(status: int, expected: ExitStatus, text: str, killed: bool)
     [
         (Diagnosis("handle", "", exit=KILLED), True),
         (Diagnosis("handle", "", exit=ExitStatus(137, None)), True),
-        (Diagnosis("handle", "", exit=KILLED, timed_out=True), False),
+        (Diagnosis("handle", "", exit=KILLED, own_doing=True), False),
         (Diagnosis("handle", "", exit=ExitStatus(1, None)), False),
         (Diagnosis("initialize", "", exit=ExitStatus(1, None), out_of_memory=True), True),
         (Diagnosis("start", ""), False),
@@ -195,7 +195,7 @@ async def test_a_pipe_is_read_to_its_end() -> None:
     reading, writing = os.pipe()
     lines = WorkerOutput.new_last_lines()
     reader = WorkerOutput("w", logging.INFO, lines)
-    transport = await attach(reading, reader)
+    transport = await attach(os.fdopen(reading, "rb", buffering=0), reader)
 
     os.write(writing, b"one\ntw")
     await until(lambda: list(lines) == ["one"])

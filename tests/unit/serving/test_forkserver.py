@@ -205,7 +205,7 @@ async def test_the_death_of_the_template(tmp_path: Path) -> None:
 
         template.kill()
         status = await within(talk.worker.exited)
-        assert status.killed
+        assert status == ExitStatus(None, None)
         await until(lambda: gone(talk.worker.pid))
         talk.close()
 

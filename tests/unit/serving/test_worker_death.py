@@ -141,7 +141,7 @@ async def test_death_while_idle_loses_nothing() -> None:
 
     failure = rig.pool.workers[0].failure
     assert failure is not None
-    assert (failure.phase, failure.lost, failure.timed_out) == ("idle", [], False)
+    assert (failure.phase, failure.lost, failure.own_doing) == ("idle", [], False)
     await rig.close()
 
 
@@ -213,7 +213,7 @@ async def test_a_silent_worker_is_killed() -> None:
     failure = rig.pool.workers[0].failure
     assert failure is not None
     assert failure.cause == "no response within response_timeout of 0.05 s"
-    assert failure.timed_out
+    assert failure.own_doing
     await rig.close()
 
 
@@ -289,7 +289,7 @@ async def test_a_model_that_takes_too_long_to_load() -> None:
     assert diagnosis is not None
     assert peer.kills > 0
     assert diagnosis.cause == "model not loaded within startup_timeout of 0.02 s"
-    assert (diagnosis.phase, diagnosis.timed_out, diagnosis.exhausted) == ("initialize", True, False)
+    assert (diagnosis.phase, diagnosis.own_doing, diagnosis.exhausted) == ("initialize", True, False)
 
 
 @on_loop

@@ -55,7 +55,7 @@ def rig(now: float) -> tuple[AccessLog, FakeSink, FakeSink]:
     sinks: list[Any] = [access, everything]
     log = AccessLog(sinks[0], sinks[1:])
     log._clock = lambda: now
-    log._offset = TIME - 50.0
+    log._wall_clock = lambda: TIME - 50.0 + now
     return log, access, everything
 
 

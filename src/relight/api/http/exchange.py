@@ -76,6 +76,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_bodiless",
         "_chunked",
         "_started",
         "arrived",
@@ -119,6 +120,7 @@ class Exchange:
         self.status = 0
         self._started = False
         self._chunked = True
+        self._bodiless = False
 
     # -- answers of the server -----------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Exchange:
         if not self._started:
             head = self._begin_stream(answer)
         data = b""
-        if body and self.method != "HEAD":
+        if body and not self._bodiless:
             data = b"".join((b"%x\r\n" % len(body), body, b"\r\n")) if self._chunked else bytes(body)
         if head:
             self.connection.write_now(head + data)
@@ -213,14 +215,15 @@ class Exchange:
         self._started = True
         self.status = answer.status
         self._chunked = self.version != "HTTP/1.0"
+        self._bodiless = self.method == "HEAD" or answer.status in _NO_BODY
         if answer.status >= 400 or not self._chunked:
             self.closing = True
-        encoding = b"transfer-encoding: chunked\r\n" if self._chunked else b""
+        encoding = b"transfer-encoding: chunked\r\n" if self._chunked and answer.status not in _NO_BODY else b""
         headers = _STREAMED + header_lines(answer.headers)
         return self._head(answer.status, answer.phrase, headers, encoding)
 
     def _end_stream(self, body: bytes | memoryview) -> None:
-        if self.method != "HEAD":
+        if not self._bodiless:
             if not self._chunked:
                 self._write(b"", body)
             elif body:

@@ -28,7 +28,7 @@ def media_type(content_type: bytes | None) -> str:
 def boundary_of(content_type: bytes) -> bytes | None:
     """The boundary of a multipart content-type."""
     _, options = parse_options_header(content_type)
-    return options.get(b"boundary")
+    return options.get(b"boundary") or None
 
 
 def parse_urlencoded(body: bytes) -> list[Part]:

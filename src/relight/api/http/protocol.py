@@ -130,7 +130,7 @@ class HttpConnection(asyncio.Protocol):
             self._head_bytes += len(data)
             if not self._begun:
                 data, self._method = accepted_by_parser(data)
-        while data:
+        while data and not self._closed:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
@@ -283,6 +283,9 @@ class HttpConnection(asyncio.Protocol):
             exchange: A complete request.
             refusal: A status to refuse it with, bare; 0 to handle it; -1 if it is malformed.
         """
+        if self._closed:
+            # What came behind a request that closes the connection will never be answered, so it is not begun.
+            return
         exchange.status = refusal
         if self._current is None and not self._paused:
             self._start(exchange)
@@ -322,9 +325,11 @@ class HttpConnection(asyncio.Protocol):
             # An answer that was ready at once: the loop below goes on with the next request.
             return
         self._advancing = True
-        while self._waiting and self._current is None and not self._paused and not self._closed:
-            self._start(self._waiting.popleft())
-        self._advancing = False
+        try:
+            while self._waiting and self._current is None and not self._paused and not self._closed:
+                self._start(self._waiting.popleft())
+        finally:
+            self._advancing = False
         if len(self._waiting) < _MAX_PIPELINED and self._transport is not None and not self._closed:
             self._transport.resume_reading()
 
@@ -353,7 +358,7 @@ class HttpConnection(asyncio.Protocol):
         if transport is None or self._closed:
             return
         transport.set_write_buffer_limits(high=0)
-        transport.write(data)
+        self.write(data)
         transport.set_write_buffer_limits()
 
     def write_all(self, parts: list[bytes | memoryview]) -> None:

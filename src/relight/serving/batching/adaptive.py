@@ -30,7 +30,6 @@ class AdaptiveBatching:
         self._max_delay = max(0.0, max_delay)
         self._seconds = 0.0
         self._expected = 1.0
-        self._idle_since = 0.0
 
     def wait(self, waiting: int, oldest: float, now: float) -> float:
         """Seconds until a batch is due."""

@@ -23,7 +23,7 @@ class ExitStatus:
 
     Attributes:
         code: Exit code, if it exited by itself.
-        signal: Signal number, if it was killed.
+        signal: Signal number, if it was killed. Where both are None nobody knows.
         peak_memory: Peak resident memory in bytes; 0 where unknown.
     """
 
@@ -46,7 +46,7 @@ class ExitStatus:
     def __str__(self) -> str:
         """For people: `exit code 3`, `signal 11 (SIGSEGV)`."""
         if self.signal is None:
-            return f"exit code {self.code}"
+            return "an unknown cause" if self.code is None else f"exit code {self.code}"
         try:
             return f"signal {self.signal} ({signal.Signals(self.signal).name})"
         except ValueError:

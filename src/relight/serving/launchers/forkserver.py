@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,35 +89,36 @@ class Template:
             loop.add_reader(self._control.fileno(), self._read)
         self._tokens += 1
         token = self._tokens
-        forked: asyncio.Future[int] = loop.create_future()
-        exited: asyncio.Future[ExitStatus] = loop.create_future()
-        self._forks[token], self._exits[token] = forked, exited
-        channel, theirs = socket.socketpair()
-        out_r, out_w = os.pipe2(os.O_CLOEXEC)
-        err_r, err_w = os.pipe2(os.O_CLOEXEC)
-        page = ProgressPage.create()
-        progress = ProgressPage(page)
-        sent = [theirs.fileno(), out_w, err_w, page]
-        try:
-            message = msgspec.msgpack.encode(("fork", token))
-            self._control.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", sent))])
-            pid = await _answered(forked)
-        except BaseException as error:
-            self._forks.pop(token, None)
-            self._exits.pop(token, None)
-            channel.close()
-            progress.close()
-            os.close(out_r)
-            os.close(err_r)
-            if isinstance(error, (OSError, LaunchError)):
+        with ExitStack() as ours, ExitStack() as theirs:
+            # Ours are closed where no worker comes to use them, theirs in any case.
+            channel, their_channel = socket.socketpair()
+            ours.callback(channel.close)
+            theirs.callback(their_channel.close)
+            stdout, their_stdout = _pipe(ours, theirs)
+            stderr, their_stderr = _pipe(ours, theirs)
+            page = ProgressPage.create()
+            theirs.callback(os.close, page)
+            progress = ProgressPage(page)
+            ours.callback(progress.close)
+            fds = array.array("i", [their_channel.fileno(), their_stdout, their_stderr, page])
+            forked: asyncio.Future[int] = loop.create_future()
+            exited: asyncio.Future[ExitStatus] = loop.create_future()
+            self._forks[token], self._exits[token] = forked, exited
+            ours.callback(self._forget, token)
+            try:
+                self._control.sendmsg(
+                    [msgspec.msgpack.encode(("fork", token))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+                )
+                pid = await _answered(forked)
+            except (OSError, LaunchError) as error:
                 raise LaunchError(f"the fork server cannot start a worker: {error}") from error
-            raise
-        finally:
-            theirs.close()
-            for fd in sent[1:]:
-                os.close(fd)
+            ours.pop_all()
         channel.setblocking(False)
-        return ForkedWorker(channel, pid, out_r, err_r, progress, exited)
+        return ForkedWorker(channel, pid, stdout, stderr, progress, exited)
+
+    def _forget(self, token: int) -> None:
+        self._forks.pop(token, None)
+        self._exits.pop(token, None)
 
     def _read(self) -> None:
         while True:
@@ -159,7 +161,7 @@ class Template:
                 forked.set_exception(LaunchError(f"the fork server ended with code {code}"))
         for exited in self._exits.values():
             if not exited.done():
-                exited.set_result(ExitStatus(None, signal.SIGKILL))
+                exited.set_result(ExitStatus(None, None))
         self._forks.clear()
         self._exits.clear()
 
@@ -175,6 +177,14 @@ class Template:
         except subprocess.TimeoutExpired:
             self.process.kill()
             await asyncio.to_thread(self.process.wait)
+
+
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
+    """A pipe: the end to read from, which is closed with `ours`, and the end to write to, closed with `theirs`."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    ours.callback(os.close, read)
+    theirs.callback(os.close, write)
+    return read, write
 
 
 async def _answered(forked: asyncio.Future[int]) -> int:
