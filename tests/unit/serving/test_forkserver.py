@@ -46,12 +46,15 @@ def handle(data, context):
 @contextlib.asynccontextmanager
 async def launched() -> AsyncIterator[ForkServerLauncher]:
     """A launcher; no process of it is left at the end."""
+    # Servers of other tests may run below this process.
+    others = set(psutil.Process().children(recursive=True))
     launcher = ForkServerLauncher({**os.environ, "TEST_VARIABLE": "here"})
     try:
         yield launcher
     finally:
         await within(launcher.close(), 10)
-    assert [child.cmdline() for child in psutil.Process().children(recursive=True) if _ours(child)] == []
+    children = set(psutil.Process().children(recursive=True)) - others
+    assert [child.cmdline() for child in children if _ours(child)] == []
 
 
 def _ours(process: psutil.Process) -> bool:
