@@ -241,6 +241,8 @@ class Worker:
         if self._stopping:
             if self.state is State.DRAINING:
                 self._bury(diagnosis)
+            for job in self._settle():
+                job.fail(ServiceUnavailableError(f"Worker {self.worker_id} of model {self._pool.label} was stopped."))
             self.state = State.STOPPED
             return False
         self._bury(diagnosis)
@@ -335,8 +337,7 @@ class Worker:
         """A process has died: say why, answer what it was running, put back what it had not begun."""
         self.failure = diagnosis
         logger.error("%s died. %s", self.name, diagnosis)
-        running, _ = self._settle()
-        for job in running:
+        for job in self._settle():
             job.fail(WorkerDiedError(out_of_memory=diagnosis.exhausted))
         if not self.loaded.done():
             self.loaded.set_result(diagnosis)
@@ -352,14 +353,13 @@ class Worker:
         begun = [sent for sent in self.outstanding if sent.seq <= self._begun]
         return begun, [sent for sent in self.outstanding if sent.seq > self._begun]
 
-    def _settle(self) -> tuple[list[Job], list[Job]]:
-        """Take all batches from the worker, put back those that it had not begun; the jobs of both kinds."""
+    def _settle(self) -> list[Job]:
+        """Take all batches from a worker that has ended: the jobs of those begun; the others are put back."""
         begun, untouched = self._split()
         self._pool.queue.ahead -= sum(len(sent.jobs) for sent in list(self.outstanding)[1:])
         self.outstanding.clear()
-        waiting = [job for sent in untouched for job in sent.jobs]
-        self._pool.queue.put_back(waiting)
-        return [job for sent in begun for job in sent.jobs], waiting
+        self._pool.queue.put_back([job for sent in untouched for job in sent.jobs])
+        return [job for sent in begun for job in sent.jobs]
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -385,16 +385,14 @@ class Worker:
             await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         before, self.state = self.state, State.STOPPED
         self._pool.worker_unavailable(self)
-        running, _ = self._settle()
-        for job in running:
-            job.fail(ServiceUnavailableError(f"Worker {self.worker_id} of model {self._pool.label} was stopped."))
         if self._silence is not None:
             self._silence.cancel()
         if not self.loaded.done():
             self.loaded.set_result(Diagnosis("start", "stopped before the model was loaded"))
         if before is State.BACKING_OFF:
             life.cancel()
-        elif before is State.STARTING or running:
+        elif before is State.STARTING or self.outstanding:
+            # What it has begun by its end is answered then; what it has not goes to another worker.
             self.kill()
         elif self._process is not None:
             self._process.channel.close()
