@@ -87,6 +87,7 @@ class Service:
             raise ValueError(f"an intermediate result must be a list of {len(self._processors)} items, one per request")
         answers, bodies = self._encode(result)
         self._channel.send(Kind.CHUNK, Reply(self._seq, answers), bodies, sum(map(len, bodies)))
+        self._channel.let_frontend_run()
 
     def _bind(self, items: list[Item]) -> None:
         context = self._context
