@@ -1,76 +1,256 @@
-"""The server process: `python -m relight.server org.pytorch.serve.ModelServer [flags]`.
-
-The one place that knows every part: settings in, running listeners out.
-"""
+"""The composition root: settings in, running listeners out. The one place that knows every part."""
 
 from __future__ import annotations
 
-import os
+import asyncio
+import logging
+import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from relight.command_line import CommandLine
-from relight.readiness import Readiness
-from relight.settings import ConfigurationError, Settings, load_settings
+import uvloop
+
+from relight.api.http.inference import InferenceApi
+from relight.api.http.listener import HttpListener
+from relight.api.http.management import ManagementApi
+from relight.api.http.metrics import MetricsApi
+from relight.api.http.sockets import bind, release
+from relight.archive.fetch import FetchLimits
+from relight.archive.store import ModelStore
+from relight.archive.unpack import UnpackLimits
+from relight.archive.urls import AllowedUrls
+from relight.security.tokens import KEY_FILE_NAME, TokenAuthority
+from relight.serving.registry import Registry
+from relight.settings import ConfigurationError
+from relight.telemetry.access_log import AccessLog
+from relight.telemetry.logs import Logs
 
 if TYPE_CHECKING:
+    import socket
+
+    from relight.readiness import Readiness
     from relight.serving.launchers.forkserver import ForkServerLauncher
+    from relight.settings import Address, Settings
+
+logger = logging.getLogger("relight.server")
+
+_BACKLOG = 1024
+_NOT_YET = (
+    "cpu_launcher_enable",
+    "enable_grpc_ssl",
+    "install_py_dep_per_model",
+    "keystore",
+    "metrics_mode",
+    "model_snapshot",
+    "private_key_file",
+    "system_metrics_cmd",
+    "ts_open_inference_protocol",
+)
+"""Keys of TorchServe that are understood and have no effect: said at start, so that nobody relies on them."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the server until it is told to stop.
+class StartError(Exception):
+    """The server cannot start; the message says why, for the operator."""
+
+
+def run(settings: Settings, launcher: ForkServerLauncher, report: Readiness) -> int:
+    """Run a server until a signal ends it.
 
     Args:
-        argv: Arguments; the process's own by default.
+        settings: Its settings.
+        launcher: Starts its workers.
+        report: Told when it is up, or why it is not.
 
     Returns:
-        The exit status: 1 if it could not start, 128 + n if signal n stopped it.
+        The exit status.
     """
-    report = Readiness()
     try:
-        settings = load_settings(CommandLine.parse(sys.argv[1:] if argv is None else argv))
-    except ConfigurationError as error:
-        print(f"Invalid configuration: {error.message}", flush=True)  # noqa: T201 - part of the command's interface
-        report.failed(f"Invalid configuration: {error.message}")
+        logs = Logs(settings.log_location, settings.metrics_location)
+    except OSError as error:
+        message = f"Cannot write the logs: {error}"
+        print(message, flush=True)  # noqa: T201 - there is no log to say it in
+        report.failed(message)
         return 1
-    launcher = _start_launcher(settings)
-    # Imported late: the template's imports run in parallel with these.
-    from relight.application import run
-
-    return run(settings, launcher, report)
-
-
-def _start_launcher(settings: Settings) -> ForkServerLauncher:
-    """Start the template that the first models are likely to need, before anything else is imported."""
-    from relight.serving.launchers.forkserver import ForkServerLauncher
-
-    launcher = ForkServerLauncher(_worker_environment(settings))
-    for torch in _first_needs(settings):
-        launcher.prepare(torch=torch)
-    return launcher
+    server = Server(settings, launcher, logs)
+    try:
+        return uvloop.run(server.serve(report))
+    except (StartError, ConfigurationError) as error:
+        logs.close()
+        print(error, flush=True)  # noqa: T201 - part of the command's interface
+        report.failed(str(error))
+        return 1
+    finally:
+        logs.close()
 
 
-def _first_needs(settings: Settings) -> set[bool]:
-    """The templates that start-up models need: with torch or without."""
-    from relight.serving.torch_need import location_wants_torch
+class Server:
+    """All parts of one server.
 
-    store = settings.model_store
-    if store is None:
-        return set()
-    if settings.load_models == "all":
-        locations = [path.name for path in store.glob("*.mar")]
-    else:
-        locations = [source.location for source in settings.load_models]
-    needs = (location_wants_torch(store, location) for location in locations)
-    return {need for need in needs if need is not None}
+    Args:
+        settings: Its settings.
+        launcher: Starts its workers.
+        logs: Where it logs.
+    """
+
+    def __init__(self, settings: Settings, launcher: ForkServerLauncher, logs: Logs) -> None:
+        self._settings = settings
+        self._launcher = launcher
+        self._access_log = AccessLog(logs.access, [logs.everything, logs.console])
+        self._console = logs.console
+        store = ModelStore(
+            settings.model_store,
+            settings.temp_dir,
+            AllowedUrls(",".join(settings.allowed_urls)),
+            unpack_limits=UnpackLimits(max_bytes=settings.max_archive_size),
+            fetch_limits=FetchLimits(max_archive_size=settings.max_archive_size),
+        )
+        self._store = store
+        self.registry = Registry(settings, store, launcher)
+        self._tokens: TokenAuthority | None = None
+        self._listeners: list[HttpListener] = []
+        self._servers: list[asyncio.Server] = []
+        self._sockets: list[tuple[str, Address, socket.socket]] = []
+
+    async def serve(self, report: Readiness) -> int:
+        """Start, serve until a signal comes, and end in order.
+
+        Raises:
+            StartError: an address cannot be bound.
+            ConfigurationError: the key file cannot be written.
+        """
+        stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._handle_signals(stopped)
+        try:
+            # First of all, as another server here is told by a busy port; its key file must not be touched.
+            self._bind()
+            if not self._settings.disable_token_authorization:
+                self._tokens = TokenAuthority(Path.cwd() / KEY_FILE_NAME, self._settings.token_expiration_min)
+                logger.info("%s", self._tokens.notice)
+            self._announce()
+            await asyncio.to_thread(self._store.clean_stale)
+            loading = asyncio.ensure_future(self.registry.load_initial())
+            waited: list[asyncio.Future[Any]] = [loading, stopped]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+                await self._accept()
+                self._console.write("Model server started.\n")
+                report.ready()
+                await asyncio.wait([stopped])
+            else:
+                report.failed("stopped by a signal while it was starting")
+                loading.cancel()
+            logger.info("Stopping: signal %s", signal.Signals(stopped.result()).name)
+            return 128 + stopped.result()
+        finally:
+            await self._close()
+
+    def _handle_signals(self, stopped: asyncio.Future[int]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            if stopped.done():
+                logger.warning("Signal %s: stopping already", signal.Signals(number).name)
+            else:
+                stopped.set_result(number)
+
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, stop, number)
+
+    def _announce(self) -> None:
+        settings = self._settings
+        for warning in settings.warnings:
+            logger.warning("%s", warning)
+        if settings.ignored:
+            logger.info("Settings without effect here: %s", ", ".join(settings.ignored))
+        unsupported = [key for key in _NOT_YET if settings.properties.get(key, "").lower() not in ("", "false", "log")]
+        if unsupported:
+            logger.warning("Settings that relight does not support yet, without effect: %s", ", ".join(unsupported))
+        if settings.unknown:
+            logger.info("Unknown settings: %s", ", ".join(settings.unknown))
+        if "allowed_urls" not in settings.properties:
+            logger.warning(
+                "Your torchserve instance can access any URL to load models. "
+                "When deploying to production, make sure to limit the set of allowed_urls in config.properties"
+            )
+        logger.info(
+            "relight serves models from %s; inference %s, management %s, metrics %s; Python %s; GPUs %d",
+            settings.model_store,
+            settings.inference_address,
+            settings.management_address,
+            settings.metrics_address,
+            sys.executable,
+            self.registry.gpus,
+        )
+
+    # -- listeners -----------------------------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        """Bind all addresses, before models are loaded: a busy port is told at once."""
+        settings = self._settings
+        addresses = {"Inference": settings.inference_address}
+        if not settings.merged:
+            addresses["Management"] = settings.management_address
+        if settings.enable_metrics_api and not settings.metrics_merged:
+            addresses["Metrics"] = settings.metrics_address
+        for role, address in addresses.items():
+            if address.scheme == "https":
+                raise StartError(f"Invalid configuration: {address}: TLS is not supported yet; use http")
+            try:
+                self._sockets.append((role, address, bind(address)))
+            except OSError as error:
+                raise _cannot_bind(role, address, error) from error
+
+    async def _accept(self) -> None:
+        """Serve what each address is for.
+
+        Raises:
+            StartError: another server has begun to listen on an address meanwhile.
+        """
+        settings = self._settings
+        inference = InferenceApi(self.registry)
+        management = ManagementApi(self.registry, enable_model_api=settings.enable_model_api)
+        metrics = MetricsApi() if settings.enable_metrics_api else None
+        loop = asyncio.get_running_loop()
+        for role, address, bound in self._sockets:
+            listener = HttpListener(
+                settings,
+                self._access_log,
+                self._tokens,
+                inference=inference if address == settings.inference_address else None,
+                management=management if address == settings.management_address else None,
+                metrics=metrics if address == settings.metrics_address or settings.merged else None,
+            )
+            self._listeners.append(listener)
+            create = loop.create_unix_server if address.scheme == "unix" else loop.create_server
+            try:
+                self._servers.append(await create(listener.connection, sock=bound, backlog=_BACKLOG))
+            except OSError as error:
+                raise _cannot_bind(role, address, error) from error
+            logger.info("%s API bind to: %s", role, address)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
+        """Accept nothing more, answer what was accepted, end the workers."""
+        timeout = self._settings.shutdown_timeout
+        # Connections that the kernel has accepted already are the server's to answer.
+        await asyncio.sleep(0.01)
+        for server in self._servers:
+            server.close()
+        await asyncio.gather(*(listener.drain(timeout) for listener in self._listeners))
+        await self.registry.close(timeout=0)
+        await self._launcher.close()
+        for _, address, bound in self._sockets:
+            release(bound, address)
+        if self._tokens is not None:
+            self._tokens.delete()
+        self._access_log.flush()
+        logger.info("Stopped")
 
 
-def _worker_environment(settings: Settings) -> dict[str, str]:
-    import re
-
-    hidden = re.compile(settings.blacklist_env_vars) if settings.blacklist_env_vars else None
-    return {name: value for name, value in os.environ.items() if hidden is None or not hidden.fullmatch(name)}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _cannot_bind(role: str, address: Address, error: OSError) -> StartError:
+    return StartError(f"Failed to bind to address: {address} ({role} API): {error.strerror or error}")

@@ -347,7 +347,7 @@ def test_in_the_foreground_the_exit_status_is_the_servers(place: Place) -> None:
 def test_the_real_server_command_carries_the_marker() -> None:
     command = process.server_command(CommandLine(model_store="s").server_argv())
     assert command[0] == sys.executable
-    assert command[-4:] == ["-m", "relight.server", SERVER_MARKER, "--model-store=s"]
+    assert command[-4:] == ["-m", "relight.main", SERVER_MARKER, "--model-store=s"]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def server_command(arguments: Sequence[str]) -> list[str]:
     """
     # Without -P, `-m` would let modules in the working directory stand in for installed ones.
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe_path, "-m", "relight.server", *arguments]
+    return [sys.executable, *safe_path, "-m", "relight.main", *arguments]
 
 
 def spawn(command: list[str]) -> tuple[int, int]:
