@@ -24,29 +24,6 @@ GROUPS = {
 }
 """The first key of each group, and the group's title."""
 
-NOT_YET = (
-    "grpc_inference_",
-    "grpc_management_",
-    "enable_grpc_ssl",
-    "ts_open_inference_protocol",
-    "keystore",
-    "private_key_file",
-    "certificate_file",
-    "workflow_store",
-    "unregister_model_timeout",
-    "initial_distribution_port",
-    "install_py_dep_per_model",
-    "service_envelope",
-    "cpu_launcher_",
-    "debug",
-    "metrics_mode",
-    "model_metrics_auto_detect",
-    "disable_system_metrics",
-    "system_metrics_cmd",
-    "metric_time_interval",
-)
-"""Beginnings of keys that are read and checked, but whose feature is still to come."""
-
 
 def tables() -> str:
     """All keys, in the order of their declaration."""
@@ -59,7 +36,7 @@ def tables() -> str:
         if key in GROUPS:
             lines += ["", f"### {GROUPS[key]}", "", "| Key | Default | Variable | Meaning |", "|---|---|---|---|"]
         variables = " or ".join(f"`{name}`" for name in environment_names(key, declared)) or "-"
-        note = " **No effect.**" if declared.no_effect else " **Not yet.**" if key.startswith(NOT_YET) else ""
+        note = " **No effect.**" if declared.no_effect else " **Not yet.**" if declared.not_yet else ""
         doc = declared.doc.replace("|", "\\|")
         lines.append(f"| `{key}` | {_default(defaults[key])} | {variables} | {doc}{note} |")
     return "\n".join(lines).lstrip("\n") + "\n"

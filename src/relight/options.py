@@ -58,6 +58,7 @@ class Option:
         env: Whether `TS_<KEY>` sets it when `enable_envvars_config=true`.
         lenient: Whether a value that is not accepted means the default and a warning, not the end.
         no_effect: Whether the key is accepted only so that existing files keep working.
+        not_yet: Whether the feature behind it is still to come; until then the key is read and checked only.
     """
 
     read: Callable[[str], Any]
@@ -65,6 +66,7 @@ class Option:
     env: bool = True
     lenient: bool = False
     no_effect: bool = False
+    not_yet: bool = False
 
 
 def option(
@@ -75,6 +77,7 @@ def option(
     env: bool = True,
     lenient: bool = False,
     no_effect: bool = False,
+    not_yet: bool = False,
     secret: bool = False,
 ) -> T:
     """A dataclass field that is a configuration key.
@@ -86,9 +89,10 @@ def option(
         env: As in `Option`.
         lenient: As in `Option`.
         no_effect: As in `Option`.
+        not_yet: As in `Option`.
         secret: Whether the value is left out of the object's `repr`.
     """
-    metadata = {"option": Option(read, doc, env, lenient, no_effect)}
+    metadata = {"option": Option(read, doc, env, lenient, no_effect, not_yet)}
     result: Any
     if isinstance(default, dict):
         result = field(default_factory=default.copy, metadata=metadata)

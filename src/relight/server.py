@@ -36,18 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("relight.server")
 
 _BACKLOG = 1024
-_NOT_YET = (
-    "cpu_launcher_enable",
-    "enable_grpc_ssl",
-    "install_py_dep_per_model",
-    "keystore",
-    "metrics_mode",
-    "model_snapshot",
-    "private_key_file",
-    "system_metrics_cmd",
-    "ts_open_inference_protocol",
-)
-"""Keys of TorchServe that are understood and have no effect: said at start, so that nobody relies on them."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -166,9 +154,8 @@ class Server:
             logger.warning("%s", warning)
         if settings.ignored:
             logger.info("Settings without effect here: %s", ", ".join(settings.ignored))
-        unsupported = [key for key in _NOT_YET if settings.properties.get(key, "").lower() not in ("", "false", "log")]
-        if unsupported:
-            logger.warning("Settings that relight does not support yet, without effect: %s", ", ".join(unsupported))
+        if settings.unsupported:
+            logger.warning("Settings that relight does not support yet: %s", ", ".join(settings.unsupported))
         if settings.unknown:
             logger.info("Unknown settings: %s", ", ".join(settings.unknown))
         if "allowed_urls" not in settings.properties:

@@ -68,31 +68,43 @@ class Settings:
     metrics_address: Address = option(
         o.address(8082, 8445), Address.parse("http://127.0.0.1:8082"), "Where the metrics API listens."
     )
-    grpc_inference_address: str = option(o.grpc_host, "127.0.0.1", "Host that the gRPC inference API listens on.")
-    grpc_management_address: str = option(o.grpc_host, "127.0.0.1", "Host that the gRPC management API listens on.")
-    grpc_inference_port: int = option(o.port, 7070, "Port of the gRPC inference API.")
-    grpc_management_port: int = option(o.port, 7071, "Port of the gRPC management API.")
+    grpc_inference_address: str = option(
+        o.grpc_host, "127.0.0.1", "Host that the gRPC inference API listens on.", not_yet=True
+    )
+    grpc_management_address: str = option(
+        o.grpc_host, "127.0.0.1", "Host that the gRPC management API listens on.", not_yet=True
+    )
+    grpc_inference_port: int = option(o.port, 7070, "Port of the gRPC inference API.", not_yet=True)
+    grpc_management_port: int = option(o.port, 7071, "Port of the gRPC management API.", not_yet=True)
     grpc_inference_max_connection_age_ms: int | None = option(
-        o.milliseconds, None, "Age in ms at which a gRPC inference connection is closed; unset for never."
+        o.milliseconds, None, "Age in ms at which a gRPC inference connection is closed; unset for never.", not_yet=True
     )
     grpc_management_max_connection_age_ms: int | None = option(
-        o.milliseconds, None, "Age in ms at which a gRPC management connection is closed; unset for never."
+        o.milliseconds,
+        None,
+        "Age in ms at which a gRPC management connection is closed; unset for never.",
+        not_yet=True,
     )
     grpc_inference_max_connection_age_grace_ms: int | None = option(
         o.milliseconds,
         None,
         "Time in ms that calls have left on an aged gRPC inference connection; unset for no limit.",
+        not_yet=True,
     )
     grpc_management_max_connection_age_grace_ms: int | None = option(
         o.milliseconds,
         None,
         "Time in ms that calls have left on an aged gRPC management connection; unset for no limit.",
+        not_yet=True,
     )
     enable_grpc_ssl: bool = option(
-        o.boolean, False, "TLS on both gRPC ports; needs certificate_file and private_key_file."
+        o.boolean, False, "TLS on both gRPC ports; needs certificate_file and private_key_file.", not_yet=True
     )
     ts_open_inference_protocol: bool = option(
-        o.boolean, False, "The Open Inference Protocol (/v2) on the inference ports; the variable has to say `oip`."
+        o.boolean,
+        False,
+        "The Open Inference Protocol (/v2) on the inference ports; the variable has to say `oip`.",
+        not_yet=True,
     )
     use_native_io: bool = option(o.boolean, True, "A choice of the JVM.", env=False, no_effect=True)
     io_ratio: int = option(o.integer(), 50, "A choice of the JVM.", env=False, no_effect=True)
@@ -104,12 +116,14 @@ class Settings:
 
     # TLS and CORS
     keystore: Path | None = option(
-        o.optional_path, None, "Keystore with key and certificate; goes before the two files."
+        o.optional_path, None, "Keystore with key and certificate; goes before the two files.", not_yet=True
     )
-    keystore_pass: str = option(o.string, "changeit", "Password of the keystore and of its key.", secret=True)
-    keystore_type: str = option(o.string, "PKCS12", "Type of the keystore.")
-    private_key_file: Path | None = option(o.optional_path, None, "Private key for TLS, PEM.")
-    certificate_file: Path | None = option(o.optional_path, None, "Certificate chain for TLS, PEM.")
+    keystore_pass: str = option(
+        o.string, "changeit", "Password of the keystore and of its key.", secret=True, not_yet=True
+    )
+    keystore_type: str = option(o.string, "PKCS12", "Type of the keystore.", not_yet=True)
+    private_key_file: Path | None = option(o.optional_path, None, "Private key for TLS, PEM.", not_yet=True)
+    certificate_file: Path | None = option(o.optional_path, None, "Certificate chain for TLS, PEM.", not_yet=True)
     cors_allowed_origin: str | None = option(o.optional_string, None, "Value of access-control-allow-origin.")
     cors_allowed_methods: str | None = option(o.optional_string, None, "Value of access-control-allow-methods.")
     cors_allowed_headers: str | None = option(o.optional_string, None, "Value of access-control-allow-headers.")
@@ -117,7 +131,7 @@ class Settings:
     # Models and workers
     model_store: Path | None = option(o.optional_path, None, "Folder of the model archives.")
     workflow_store: Path | None = option(
-        o.optional_path, None, "Folder of the workflow archives; the model store when unset."
+        o.optional_path, None, "Folder of the workflow archives; the model store when unset.", not_yet=True
     )
     load_models: LoadModels = option(
         o.load_models, (), "Models loaded at start: comma-separated [name=]location, or `all`."
@@ -131,28 +145,41 @@ class Settings:
     job_queue_size: int = option(o.integer(1), 100, "Requests that may wait for one model; further ones get 503.")
     default_response_timeout: int = option(o.seconds, 120, "Seconds a worker may take to answer.")
     default_startup_timeout: int = option(o.seconds, 120, "Seconds a worker may take to load its model.")
-    unregister_model_timeout: int = option(o.integer(0), 120, "Seconds to wait for a worker to end when scaling down.")
+    unregister_model_timeout: int = option(
+        o.integer(0), 120, "Seconds to wait for a worker to end when scaling down.", not_yet=True
+    )
     number_of_gpu: int | None = option(o.gpu_count, None, "At most so many of the GPUs found; unset for all.")
     initial_worker_port: int = option(o.integer(0), 9000, "Id of the first worker; each further one gets the next.")
-    initial_distribution_port: int = option(o.integer(0), 29500, "Id of the first worker of a parallel model.")
+    initial_distribution_port: int = option(
+        o.integer(0), 29500, "Id of the first worker of a parallel model.", not_yet=True
+    )
     decode_input_request: bool = option(
         o.boolean, True, "Whether handlers get JSON and text bodies decoded, not as bytes."
     )
     limit_max_image_pixels: bool = option(o.boolean, True, "Whether Pillow's limit against decompression bombs holds.")
-    install_py_dep_per_model: bool = option(o.boolean, False, "Whether an archive's requirements file is installed.")
+    install_py_dep_per_model: bool = option(
+        o.boolean, False, "Whether an archive's requirements file is installed.", not_yet=True
+    )
     default_service_handler: str | None = option(o.optional_string, None, "Handler of archives that name none.")
     service_envelope: str | None = option(
-        o.optional_string, None, "Request envelope of all models: json, body, kserve, kservev2 or module:Class."
+        o.optional_string,
+        None,
+        "Request envelope of all models: json, body, kserve, kservev2 or module:Class.",
+        not_yet=True,
     )
     blacklist_env_vars: str | None = option(
         o.optional_regex, None, "Regular expression; variables whose whole name matches are hidden from workers."
     )
-    cpu_launcher_enable: bool = option(o.boolean, False, "Whether workers start through torch.backends.xeon.run_cpu.")
-    cpu_launcher_args: str | None = option(o.optional_string, None, "Arguments of that launcher, separated by blanks.")
+    cpu_launcher_enable: bool = option(
+        o.boolean, False, "Whether workers start through torch.backends.xeon.run_cpu.", not_yet=True
+    )
+    cpu_launcher_args: str | None = option(
+        o.optional_string, None, "Arguments of that launcher, separated by blanks.", not_yet=True
+    )
     ipex_enable: bool = option(o.boolean, False, "Passed on to workers as TS_IPEX_ENABLE.")
     ipex_gpu_enable: bool = option(o.boolean, False, "Passed on to workers as TS_IPEX_GPU_ENABLE.")
     cpp_log_config: Path | None = option(o.optional_path, None, "A file of the C++ backend.", no_effect=True)
-    debug: bool = option(o.boolean, False, "Connect to a worker started by hand, and wait without limit.")
+    debug: bool = option(o.boolean, False, "Connect to a worker started by hand, and wait without limit.", not_yet=True)
     model_server_home: Path | None = option(
         o.optional_path, None, "TorchServe's package folder.", env=False, no_effect=True
     )
@@ -170,17 +197,21 @@ class Settings:
 
     # Metrics and logging
     enable_metrics_api: bool = option(o.boolean, True, "Whether /metrics is served.")
-    metrics_mode: str = option(o.metrics_mode, "log", "Where metrics go: log, prometheus or legacy.", lenient=True)
+    metrics_mode: str = option(
+        o.metrics_mode, "log", "Where metrics go: log, prometheus or legacy.", lenient=True, not_yet=True
+    )
     metrics_config: Path | None = option(
         o.optional_path, None, "Definitions of metrics, YAML; unset for the built-in ones."
     )
     model_metrics_auto_detect: bool = option(
-        o.boolean, False, "Whether metrics that handlers emit are registered by themselves."
+        o.boolean, False, "Whether metrics that handlers emit are registered by themselves.", not_yet=True
     )
-    disable_system_metrics: bool = option(o.boolean, False, "Whether the host's metrics are left out.")
-    system_metrics_cmd: str = option(o.string, "", "Script and arguments that collect the host's metrics.", env=False)
+    disable_system_metrics: bool = option(o.boolean, False, "Whether the host's metrics are left out.", not_yet=True)
+    system_metrics_cmd: str = option(
+        o.string, "", "Script and arguments that collect the host's metrics.", env=False, not_yet=True
+    )
     metric_time_interval: int = option(
-        o.integer(1), 60, "Seconds between two collections of the host's metrics.", env=False
+        o.integer(1), 60, "Seconds between two collections of the host's metrics.", env=False, not_yet=True
     )
     async_logging: bool = option(o.boolean, False, "Logging is always asynchronous.", no_effect=True)
 
@@ -221,6 +252,8 @@ class Settings:
     """The interpreter that workers run in."""
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The text of every key that was set, unknown ones too, after substitution, command line and environment."""
+    unsupported: tuple[str, ...] = ()
+    """Keys that ask for something that relight cannot do yet."""
     unknown: tuple[str, ...] = ()
     """Keys of the file that nobody knows."""
     ignored: tuple[str, ...] = ()
@@ -277,6 +310,7 @@ def load_settings(args: CommandLine, environ: Mapping[str, str] | None = None, c
         no_config_snapshots=args.no_config_snapshots,
         properties={key: entry.text for key, entry in entries.items()},
         unknown=tuple(key for key in entries if key not in OPTIONS and key not in _SNAPSHOT_KEYS),
+        unsupported=_unsupported(entries, values),
         ignored=_ignored(entries),
         warnings=tuple(warnings),
     )
@@ -327,6 +361,13 @@ def _jvm_properties(entries: Mapping[str, Entry]) -> dict[str, str]:
     arguments = entries["vmargs"].text.split() if "vmargs" in entries else []
     pairs = (argument[2:].partition("=") for argument in arguments if argument.startswith("-D"))
     return {name: value for name, _, value in pairs}
+
+
+def _unsupported(entries: Mapping[str, Entry], values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys whose feature is still to come, where they are set to other than what happens anyway."""
+    defaults = {f.name: f.default for f in fields(Settings)}
+    keys = [key for key, value in values.items() if OPTIONS[key].not_yet and key in entries and value != defaults[key]]
+    return (*keys, "model_snapshot") if "model_snapshot" in entries else tuple(keys)
 
 
 def _ignored(entries: Mapping[str, Entry]) -> tuple[str, ...]:

@@ -465,3 +465,16 @@ def test_the_modules_import_only_the_standard_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "{'relight'}\n"
+
+
+def test_what_is_still_to_come_is_named(tmp_path: Path) -> None:
+    lines = [
+        "metrics_mode=prometheus",
+        "install_py_dep_per_model=false",
+        "grpc_inference_port=7075",
+        "job_queue_size=5",
+    ]
+
+    assert load(tmp_path, "\n".join(lines)).unsupported == ("metrics_mode", "grpc_inference_port")
+    assert load(tmp_path, "model_snapshot={}").unsupported == ("model_snapshot",)
+    assert load(tmp_path, "metrics_mode=log").unsupported == ()
