@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("relight.server")
 
 _BACKLOG = 1024
+_MOST_FILES = 1024 * 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -61,6 +63,7 @@ def run(settings: Settings, launcher: ForkServerLauncher, report: Readiness) -> 
         print(message, flush=True)  # noqa: T201 - there is no log to say it in
         report.failed(message)
         return 1
+    _allow_many_files()
     server = Server(settings, launcher, logs)
     try:
         return uvloop.run(server.serve(report))
@@ -237,6 +240,14 @@ class Server:
             self._tokens.delete()
         self._access_log.flush()
         logger.info("Stopped")
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files as far as the system allows: each connection is one, and 1,024 are few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft not in (limit, resource.RLIM_INFINITY) and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _cannot_bind(role: str, address: Address, error: OSError) -> StartError:

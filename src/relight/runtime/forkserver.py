@@ -2,9 +2,12 @@
 
 The standard library's fork server is one per process and re-imports the parent's main module in each child. relight
 keeps two templates, one with torch and one without, so that a model without torch does not pay for it; learns how each
-worker ended; and hands over descriptors. So it forks by itself: `python -m relight.runtime.forkserver FD [MODULE...]`.
+worker ended; and hands over descriptors. So it forks by itself:
 
-FD is a SOCK_SEQPACKET socket to the frontend, one message per packet, MessagePack arrays:
+    python -m relight.runtime.forkserver FD FILES [MODULE...]
+
+FILES is the limit of open files, the MODULEs are imported for the workers. FD is a SOCK_SEQPACKET socket to the
+frontend, one message per packet, MessagePack arrays:
 
     to the fork server     ["fork", token] with four descriptors: channel, stdout, stderr, progress page
     to the frontend        ["ready", pid]  ["forked", token, pid]  ["refused", token, reason]
@@ -19,6 +22,7 @@ import array
 import gc
 import importlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -35,12 +39,13 @@ _FDS = 4
 def main() -> None:
     """Serve fork requests until the frontend closes the socket."""
     control = socket.socket(fileno=int(sys.argv[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     if not getattr(sys.flags, "safe_path", False):
         # The server's working directory is none of the handlers' business.
         sys.path.pop(0)
     # Collections during imports find nothing and cost a tenth of torch's import time.
     gc.disable()
-    for module in sys.argv[2:]:
+    for module in sys.argv[3:]:
         _preload(module)
     from relight.runtime import handler_loader, loading, service, worker  # noqa: F401 - for the workers
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -54,15 +55,18 @@ class Template:
 
     Args:
         modules: Modules that it imports for its workers.
+        files: Limit of open files that it and its workers run with.
         environment: Environment of the process and of its workers.
         python: Interpreter.
     """
 
-    def __init__(self, modules: list[str], environment: Mapping[str, str], python: str = sys.executable) -> None:
+    def __init__(
+        self, modules: list[str], files: int, environment: Mapping[str, str], python: str = sys.executable
+    ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                [python, *_SAFE_PATH, "-m", "relight.runtime.forkserver", str(theirs.fileno()), *modules],
+                [python, *_SAFE_PATH, "-m", "relight.runtime.forkserver", str(theirs.fileno()), str(files), *modules],
                 env=dict(environment),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -208,12 +212,14 @@ class ForkServerLauncher:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
+        # Asked now, as the frontend raises its own: programs that use select() cannot handle descriptors beyond 1,024.
+        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._templates: dict[bool, Template] = {}
 
     def prepare(self, *, torch: bool) -> None:
         """Start the template now, so that its imports run while the frontend starts. Needs no event loop."""
         if torch not in self._templates:
-            self._templates[torch] = Template(["torch"] if torch else [], self._environment)
+            self._templates[torch] = Template(["torch"] if torch else [], self._files, self._environment)
 
     async def launch(self, *, torch: bool) -> ForkedWorker:
         """Start a worker.
