@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from relight.command_line import SERVER_MARKER
+from relight.readiness import READY_FD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "READY_FD_VARIABLE",
     "Outcome",
     "PidFile",
     "is_alive",
@@ -26,9 +26,6 @@ __all__ = [
     "wait_for_end",
     "wait_until_ready",
 ]
-
-READY_FD_VARIABLE = "RELIGHT_READY_FD"
-"""Names the inherited pipe on which the server reports, in one line, `ready` or `error: <message>`."""
 
 _POLL_MS = 100
 _SILENT_END_S = 10.0
@@ -125,7 +122,7 @@ def spawn(command: list[str]) -> tuple[int, int]:
         pid = os.posix_spawn(
             command[0],
             command,
-            {**os.environ, READY_FD_VARIABLE: str(writing)},
+            {**os.environ, READY_FD: str(writing)},
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
             # Python ignores these two; programs that the server starts must not inherit that.
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from relight.cli import process
 from relight.command_line import CommandLine
 from relight.properties import ConfigurationError, read_properties, substitute
+from relight.readiness import READY_FD
 from relight.version import TORCHSERVE_VERSION
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _file_values(config: str | None) -> dict[str, str]:
 def _become_server(command: list[str], pid_file: process.PidFile) -> NoReturn:
     # Not a child: signals and the exit status are the server's own, which containers and service managers rely on.
     pid_file.write(os.getpid())
-    os.environ.pop(process.READY_FD_VARIABLE, None)
+    os.environ.pop(READY_FD, None)
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -58,7 +58,6 @@ class Job:
         "parts",
         "reply",
         "request_id",
-        "scheduled",
         "size",
         "state",
         "timer",
@@ -85,7 +84,6 @@ class Job:
         self.reply = reply
         self.arrived = arrived
         self.alone = alone
-        self.scheduled = 0.0
         self.state = QUEUED
         self.timer: asyncio.TimerHandle | None = None
         self.on_cancel: Callable[[Job], None] | None = None

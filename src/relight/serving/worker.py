@@ -120,7 +120,6 @@ class Worker:
         size = 0
         for job in jobs:
             job.state = RUNNING
-            job.scheduled = now
             job.on_cancel = self._cancelled
             items.append(Item(job.request_id, job.headers, job.added, job.parts))
             body += job.body
