@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-input
 SHORT = sed -un -e 's/^ *\(Downloading\|Processing\) \(.*\)/    \2/p' -e 's/^Installing collected packages.*/    installing .../p'
 
-.PHONY: help demo test check lint types imports docs docs-check bench clean
+.PHONY: help demo test check lint types imports docs docs-check protos bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -34,7 +34,7 @@ demo: $(VENV)/.stamp-demo ## train, pack, serve and query a model for handwritte
 test: $(VENV)/.stamp-dev ## run the test suite
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
-check: lint types imports docs-check ## lint, types, imports, generated documentation
+check: lint types imports docs-check ## lint, types, imports, generated documentation and code
 
 lint: $(VENV)/.stamp-dev ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -51,6 +51,10 @@ docs: $(VENV)/.stamp-dev ## rewrite the generated tables
 
 docs-check: $(VENV)/.stamp-dev
 	@$(BIN)/python docs/generate_configuration.py --check
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/generate_protos.py --check
+
+protos: $(VENV)/.stamp-dev ## generate the code of the gRPC messages again
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/generate_protos.py
 
 bench: $(VENV)/.stamp-bench ## load tests; REF=path/to/venv compares with the torchserve there
 	@$(BIN)/python -m benchmarks --out bench-out $(if $(REF),--reference $(REF)) $(BENCH_ARGS)
