@@ -32,6 +32,10 @@ ARCHIVES = {
     "sequencer_full": ("grpc_sequencer", f"{SEQUENCES}maxNumSequence: 2\nmaxSequenceJobQueueSize: 2\n"),
     "loader": ("grpc_loader", None),
     "loader_retry": ("grpc_loader", "maxRetryTimeoutInSec: 1\n"),
+    "quitter": ("grpc_quitter", None),
+    "describer": ("grpc_describer", None),
+    "stepper": ("grpc_stepper", "continuousBatching: true\nbatchSize: 4\nmaxBatchDelay: 10\n"),
+    "concurrent": ("grpc_concurrent", "asyncCommunication: true\n"),
 }
 """Name of the archive and of its model: handler, model configuration."""
 
