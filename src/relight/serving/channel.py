@@ -84,6 +84,16 @@ class WorkerChannel(asyncio.Protocol):
         else:
             transport.writelines(unsent)
 
+    def pause(self) -> None:
+        """Read nothing more for now."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Go on reading."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
     def close(self) -> None:
         """Close the channel: the worker ends when it has finished what it is doing."""
         self._flush()

@@ -23,8 +23,13 @@ class Reply(Protocol):
     Exactly one of `finish` and `fail` is called, once, after any number of calls of `chunk`. None blocks or raises.
     """
 
-    def chunk(self, answer: Answer, body: bytes | memoryview) -> None:
-        """Write an intermediate result."""
+    def chunk(self, answer: Answer, body: bytes | memoryview) -> bool:
+        """Write an intermediate result.
+
+        Returns:
+            Whether the client keeps up. If not, more may come all the same, and `Job.drained` is called when the client
+            has taken what was written.
+        """
 
     def finish(self, answer: Answer, body: bytes | memoryview) -> None:
         """Write the result, the last one where there were chunks."""
@@ -45,7 +50,7 @@ class Job:
         size: Bytes in `body`.
         reply: How to answer.
         arrived: When the request arrived, on the monotonic clock, in seconds.
-        alone: Never batched with others (describe).
+        alone: Never batched with others (describe, streams over gRPC).
     """
 
     __slots__ = (
@@ -55,6 +60,7 @@ class Job:
         "body",
         "headers",
         "on_cancel",
+        "on_drain",
         "parts",
         "reply",
         "request_id",
@@ -87,6 +93,7 @@ class Job:
         self.state = QUEUED
         self.timer: asyncio.TimerHandle | None = None
         self.on_cancel: Callable[[Job], None] | None = None
+        self.on_drain: Callable[[], None] | None = None
 
     def finish(self, answer: Answer, body: bytes | memoryview) -> None:
         """Answer with a result, unless the job is done already."""
@@ -116,9 +123,15 @@ class Job:
                 on_cancel(self)
             self.fail(RequestTimeoutError(message))
 
+    def drained(self) -> None:
+        """The client has taken what `Reply.chunk` could not write at once."""
+        if self.on_drain is not None:
+            self.on_drain()
+
     def _done(self) -> None:
         self.state = DONE
         self.on_cancel = None
+        self.drained()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

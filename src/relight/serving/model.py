@@ -119,7 +119,7 @@ class ModelVersion:
 
     def _unavailable(self, job: Job, named_version: str | None) -> ServiceUnavailableError:
         name = self.settings.name
-        if job.alone:
+        if "describe" in job.added:
             return ServiceUnavailableError(f'Model "{name}" {_NO_DESCRIBE_WORKER}')
         if named_version is None:
             return ServiceUnavailableError(f'Model "{name}" {_NO_INFERENCE_WORKER}')

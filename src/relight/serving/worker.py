@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from relight.errors import InternalServerError, ServiceUnavailableError, WorkerDiedError
+from relight.serving.backpressure import Backpressure
 from relight.serving.diagnosis import Diagnosis, oom_kills
 from relight.serving.job import DONE, RUNNING, Job
 from relight.serving.launchers.base import LaunchError
@@ -88,6 +89,7 @@ class Worker:
         self._seconds = 0.0
         self._turn_began = 0.0
         self._silence: asyncio.TimerHandle | None = None
+        self._backpressure = Backpressure()
         self._drained: asyncio.Future[None] | None = None
         self._life: asyncio.Task[None] | None = None
         self._verdict: LoadFailed | None = None
@@ -187,8 +189,8 @@ class Worker:
                     job.fail(InternalServerError(str(part, "utf-8", "replace"), answer.status))
                 elif last:
                     job.finish(answer, part)
-                elif job.state != DONE:
-                    job.reply.chunk(answer, part)
+                elif job.state != DONE and not job.reply.chunk(answer, part):
+                    self._client_is_slow(job)
         if last:
             self._pool.worker_free(self)
 
@@ -204,21 +206,35 @@ class Worker:
             self.depth = max(alone, min(_MAX_DEPTH, int(_DEPTH_BUDGET / max(self._seconds, 1e-5))))
         pool.policy.served(count, seconds, pool.queue.waiting)
 
+    def _client_is_slow(self, job: Job) -> None:
+        """Have the handler wait for its client, unless others wait for the handler too."""
+        if self._process is not None and len(self.outstanding) == 1 and len(self.outstanding[0].jobs) == 1:
+            self._backpressure.stall(job, self._process.channel)
+
     # -- timeouts ------------------------------------------------------------------------------------------------
 
     def _watch(self, seconds: float) -> None:
         self._silence = asyncio.get_running_loop().call_later(max(0.0, seconds), self._check_silence)
 
     def _check_silence(self) -> None:
-        """End a worker that has been silent for `response_timeout`; one timer serves all batches."""
+        """End a worker that has been silent for `response_timeout`; one timer serves all batches.
+
+        A worker is not to blame for a client that has read nothing for so long: that client is given up.
+        """
         self._silence = None
         if not self.outstanding:
             return
-        left = self._turn_began + self._pool.response_timeout - self._pool.clock()
+        timeout = self._pool.response_timeout
+        left = self._turn_began + timeout - self._pool.clock()
+        stalled = self._backpressure.stalled
         if left > 0.001:
             self._watch(left)
+        elif stalled is not None:
+            self._turn_began = self._pool.clock()
+            stalled.expire(f"The client has read nothing for {timeout:g} s.")
+            self._watch(timeout)
         else:
-            self._timed_out = f"no response within response_timeout of {self._pool.response_timeout:g} s"
+            self._timed_out = f"no response within response_timeout of {timeout:g} s"
             self.kill()
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -354,6 +370,7 @@ class Worker:
 
     def _settle(self) -> list[Job]:
         """Take all batches from a worker that has ended: the jobs of those begun; the others are put back."""
+        self._backpressure.release()
         begun, untouched = self._split()
         self._pool.queue.ahead -= sum(len(sent.jobs) for sent in list(self.outstanding)[1:])
         self.outstanding.clear()
@@ -364,6 +381,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process of the moment at once; what follows is as for any death."""
+        self._backpressure.release()
         if self._process is not None:
             self._process.kill()
 

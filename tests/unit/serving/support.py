@@ -94,10 +94,12 @@ class RecordedReply:
     chunks: list[bytes] = field(default_factory=list)
     answers: list[tuple[Answer, bytes]] = field(default_factory=list)
     errors: list[RelightError] = field(default_factory=list)
+    slow: bool = False
 
-    def chunk(self, answer: Answer, body: bytes | memoryview) -> None:  # noqa: ARG002 - a Reply's signature
+    def chunk(self, answer: Answer, body: bytes | memoryview) -> bool:  # noqa: ARG002 - a Reply's signature
         assert not self.ended, "a chunk after the end"
         self.chunks.append(bytes(body))
+        return not self.slow
 
     def finish(self, answer: Answer, body: bytes | memoryview) -> None:
         assert not self.ended, "answered twice"

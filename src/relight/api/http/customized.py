@@ -28,9 +28,10 @@ class CustomizedReply:
         self._version = version
         self._chunks: list[bytes] = []
 
-    def chunk(self, answer: Answer, body: bytes | memoryview) -> None:  # noqa: ARG002 - a Reply's signature
+    def chunk(self, answer: Answer, body: bytes | memoryview) -> bool:  # noqa: ARG002 - a Reply's signature
         """A handler that streams its description gets it put together."""
         self._chunks.append(bytes(body))
+        return True
 
     def finish(self, answer: Answer, body: bytes | memoryview) -> None:
         """Answer with the description."""

@@ -197,7 +197,7 @@ class Exchange:
             return
         self.respond(status, body, header_lines(answer.headers), answer.phrase)  # type: ignore[arg-type]
 
-    def chunk(self, answer: Answer, body: bytes | memoryview) -> None:
+    def chunk(self, answer: Answer, body: bytes | memoryview) -> bool:
         """Write an intermediate result: one chunk, the first one together with the head and at once."""
         head = b""
         if not self._started:
@@ -209,6 +209,7 @@ class Exchange:
             self.connection.write_now(head + data)
         else:
             self.connection.write(data)
+        return not self.connection.paused
 
     def _begin_stream(self, answer: Answer) -> bytes:
         """The head of a streamed answer."""

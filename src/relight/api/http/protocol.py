@@ -81,7 +81,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting: deque[Exchange] = deque()
         self._reading: Exchange | None = None
         self._closed = False
-        self._paused = False
+        self.paused = False
         self._advancing = False
         self._linger: asyncio.TimerHandle | None = None
         self._method: bytes | None = None
@@ -150,11 +150,13 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads slowly: do not start on its next request."""
-        self._paused = True
+        self.paused = True
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self._paused = False
+        self.paused = False
+        if self._current is not None and self._current.job is not None:
+            self._current.job.drained()
         self._next()
 
     # -- httptools -----------------------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ class HttpConnection(asyncio.Protocol):
             # What came behind a request that closes the connection will never be answered, so it is not begun.
             return
         exchange.status = refusal
-        if self._current is None and not self._paused:
+        if self._current is None and not self.paused:
             self._start(exchange)
             return
         self._waiting.append(exchange)
@@ -326,7 +328,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._advancing = True
         try:
-            while self._waiting and self._current is None and not self._paused and not self._closed:
+            while self._waiting and self._current is None and not self.paused and not self._closed:
                 self._start(self._waiting.popleft())
         finally:
             self._advancing = False
@@ -349,7 +351,7 @@ class HttpConnection(asyncio.Protocol):
         if transport is None or self._closed:
             return
         transport.write(data)
-        if self._paused and transport.get_write_buffer_size() > self._listener.max_buffered:
+        if self.paused and transport.get_write_buffer_size() > self._listener.max_buffered:
             self.abort()
 
     def write_now(self, data: bytes) -> None:
@@ -367,7 +369,7 @@ class HttpConnection(asyncio.Protocol):
         if transport is None or self._closed:
             return
         transport.writelines(parts)
-        if self._paused and transport.get_write_buffer_size() > self._listener.max_buffered:
+        if self.paused and transport.get_write_buffer_size() > self._listener.max_buffered:
             self.abort()
 
     def close(self) -> None:
