@@ -64,6 +64,9 @@ class Job:
         "parts",
         "reply",
         "request_id",
+        "sequence_end",
+        "sequence_id",
+        "sequence_start",
         "size",
         "state",
         "timer",
@@ -90,6 +93,12 @@ class Job:
         self.reply = reply
         self.arrived = arrived
         self.alone = alone
+        self.sequence_id: str | None = None
+        """The sequence that the request belongs to, for models with sequence batching; others ignore it."""
+        self.sequence_start = False
+        """Whether it opens a sequence; without an id the core invents one (`ts-seq-` and a UUID) and sets it here."""
+        self.sequence_end = False
+        """Whether it is the last of its sequence."""
         self.state = QUEUED
         self.timer: asyncio.TimerHandle | None = None
         self.on_cancel: Callable[[Job], None] | None = None
