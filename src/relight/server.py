@@ -16,6 +16,7 @@ from relight.api.http.inference import InferenceApi
 from relight.api.http.listener import HttpListener
 from relight.api.http.management import ManagementApi
 from relight.api.http.metrics import MetricsApi
+from relight.api.http.open_inference import OpenInferenceApi
 from relight.api.http.sockets import bind, release
 from relight.archive.fetch import FetchLimits
 from relight.archive.store import ModelStore
@@ -202,6 +203,9 @@ class Server:
         """
         settings = self._settings
         inference = InferenceApi(self.registry)
+        open_inference = None
+        if settings.ts_open_inference_protocol:
+            open_inference = OpenInferenceApi(self.registry, settings.max_request_size)
         management = ManagementApi(self.registry, enable_model_api=settings.enable_model_api)
         metrics = MetricsApi() if settings.enable_metrics_api else None
         loop = asyncio.get_running_loop()
@@ -211,6 +215,7 @@ class Server:
                 self._access_log,
                 self._tokens,
                 inference=inference if address == settings.inference_address else None,
+                open_inference=open_inference if address == settings.inference_address else None,
                 management=management if address == settings.management_address else None,
                 metrics=metrics if address == settings.metrics_address or settings.merged else None,
             )

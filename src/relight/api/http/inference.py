@@ -116,7 +116,7 @@ class InferenceApi:
             query: Query parameters that become inputs.
         """
         found = self._registry.resolve(name, version)
-        parts, body, size = _inputs(exchange, query)
+        parts, body, size = inputs_of(exchange, query)
         if exchange.method == "OPTIONS":
             exchange.json(openapi.model_inference_document(name))
             return
@@ -167,7 +167,7 @@ def _form_parts(exchange: Exchange) -> list[tuple[str, str, bytes]] | None:
     return None
 
 
-def _inputs(exchange: Exchange, query: bytes) -> tuple[list[tuple[str, str, int]], list[bytes], int]:
+def inputs_of(exchange: Exchange, query: bytes) -> tuple[list[tuple[str, str, int]], list[bytes], int]:
     """The named inputs of a request: their names, types and lengths, their bytes, and how many bytes that is."""
     form = _form_parts(exchange)
     if form is None and not query:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from relight.api.http.inference import InferenceApi
     from relight.api.http.management import ManagementApi
     from relight.api.http.metrics import MetricsApi
+    from relight.api.http.open_inference import OpenInferenceApi
     from relight.security.tokens import TokenAuthority
     from relight.settings import Settings
     from relight.telemetry.access_log import AccessLog
@@ -39,6 +40,7 @@ class HttpListener:
         access_log: Where answered requests are recorded.
         tokens: Who may call; None without token authorization.
         inference: The inference API, if it is served here.
+        open_inference: The Open Inference Protocol, if it is served here.
         management: The management API, if it is served here.
         metrics: The metrics API, if it is served here.
     """
@@ -50,6 +52,7 @@ class HttpListener:
         tokens: TokenAuthority | None,
         *,
         inference: InferenceApi | None = None,
+        open_inference: OpenInferenceApi | None = None,
         management: ManagementApi | None = None,
         metrics: MetricsApi | None = None,
     ) -> None:
@@ -61,6 +64,7 @@ class HttpListener:
         self._access_log = access_log
         self._tokens = tokens
         self._inference = inference
+        self._open_inference = open_inference
         self._management = management
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,11 +98,15 @@ class HttpListener:
             _crashed(exchange, error)
 
     def _route(self, exchange: Exchange, segments: tuple[str, ...], query: bytes) -> None:
-        inference = self._inference
+        inference, open_inference = self._inference, self._open_inference
         if not segments:
             if exchange.method != "OPTIONS":
                 raise MethodNotAllowedError
             exchange.json(self._description())
+        elif open_inference is not None and open_inference.claims(segments):
+            if self._tokens is not None:
+                self._tokens.check("inference", exchange.authorization)
+            open_inference.handle(exchange, segments)
         elif inference is not None and inference.claims(segments):
             if self._tokens is not None:
                 self._tokens.check("inference", exchange.authorization)
@@ -116,7 +124,8 @@ class HttpListener:
             self._run(exchange, self._management.handle(exchange, segments, query))
         else:
             self._check_unrouted(exchange)
-            raise ResourceNotFoundError
+            if open_inference is None or not open_inference.refuse_versions(exchange, segments):
+                raise ResourceNotFoundError
 
     def _check_unrouted(self, exchange: Exchange) -> None:
         """Paths that lead nowhere do not say so without a token either."""

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol (KServe v2), apart from how its messages travel; HTTP and gRPC share it."""
