@@ -165,7 +165,6 @@ class Settings:
         o.optional_string,
         None,
         "Request envelope of all models: json, body, kserve, kservev2 or module:Class.",
-        not_yet=True,
     )
     blacklist_env_vars: str | None = option(
         o.optional_regex, None, "Regular expression; variables whose whole name matches are hidden from workers."

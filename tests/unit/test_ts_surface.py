@@ -49,6 +49,11 @@ SURFACE = {
         "MetricsCacheTypeError",
         "MetricsCacheValueError",
     ],
+    "ts.torch_handler.request_envelope.base": ["BaseEnvelope"],
+    "ts.torch_handler.request_envelope.body": ["BodyEnvelope"],
+    "ts.torch_handler.request_envelope.json": ["JSONEnvelope"],
+    "ts.torch_handler.request_envelope.kserve": ["KServeEnvelope"],
+    "ts.torch_handler.request_envelope.kservev2": ["KServev2Envelope"],
     "ts.torch_handler.unit_tests.test_utils.mock_context": ["MockContext"],
     "ts.model_server": ["start"],
 }

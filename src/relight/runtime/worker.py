@@ -178,16 +178,17 @@ def _enter(progress: ProgressPage | None, phase: int) -> None:
 
 
 def _load(load: Load, channel: Channel, progress: ProgressPage | None) -> Service:
+    from relight.runtime.envelope import enclose
     from relight.runtime.handler_loader import enter_model_dir, resolve
     from relight.runtime.loading import build_context
     from relight.runtime.service import Service
 
     _enter(progress, Phase.IMPORT)
     try:
-        if load.envelope:
-            raise NotImplementedError(f"service_envelope={load.envelope} is not supported yet")  # noqa: TRY301
         enter_model_dir(load.handler, Path(load.real_dir), [Path(entry) for entry in load.extra_path])
         entry = resolve(load.handler, Path(load.model_dir))
+        if load.envelope:
+            entry = enclose(entry, load.envelope)
     except BaseException as error:
         raise LoadError("import") from error
     _enter(progress, Phase.INITIALIZE)
