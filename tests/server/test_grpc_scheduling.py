@@ -16,6 +16,7 @@ from relight.protos import management_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.server.conftest import Connect
     from tests.support.grpc_api import Api
     from tests.support.server import Gate, Server
 
@@ -91,6 +92,63 @@ def test_row_063_deadline_while_queued(grpc_server: Server, single: str, api: Ap
     assert held.result().prediction == b"x 0 of 1"
     assert api.predict(single, PLACE) == b"x 0 of 1"
     assert other.arrivals() == 0
+
+
+@pytest.mark.fix
+def test_deadline_while_queued_frees_the_place_at_once(
+    grpc_server: Server, single: str, api: Api, gate: Gate, other: Gate
+) -> None:
+    held = api.start(single, {**PLACE, "gate": gate.name})
+    gate.wait_arrived()
+    queued = api.start(single, {**PLACE, "gate": other.name}, timeout=1)
+    grpc_server.wait_pending(single, 1)
+    grpc_server.wait_pending(single, 0)
+    assert queued.code() == StatusCode.DEADLINE_EXCEEDED
+    assert not held.done()
+
+
+@pytest.mark.fix
+@pytest.mark.parametrize("kind", ["Predictions", "StreamPredictions", "connection"])
+def test_cancel_while_queued_frees_the_place_at_once(
+    grpc_server: Server, api: Api, connect: Connect, gate: Gate, other: Gate, kind: str
+) -> None:
+    with grpc_server.registered("probe_narrow.mar", "narrow", initial_workers=1) as name:
+        held = api.start(name, {**PLACE, "gate": gate.name})
+        gate.wait_arrived()
+        client, inputs = connect(grpc_server), {**PLACE, "gate": other.name}
+        call = client.stream(name, inputs) if kind == "StreamPredictions" else client.start(name, inputs)
+        grpc_server.wait_pending(name, 1)
+        if kind == "connection":
+            client.close()
+        else:
+            call.cancel()
+        grpc_server.wait_pending(name, 0)
+        following = api.start(name, PLACE)
+        grpc_server.wait_pending(name, 1)
+        assert grpc_server.describe(name)["jobQueueStatus"]["remainingCapacity"] == 0
+        gate.open()
+        assert results([held, following]) == [b"x 0 of 1"] * 2
+        assert other.arrivals() == 0
+
+
+@pytest.mark.fix
+@pytest.mark.parametrize("kind", ["cancel", "deadline", "connection", "stream"])
+def test_handler_learns_that_its_client_has_gone(
+    grpc_server: Server, single: str, api: Api, connect: Connect, other: Gate, kind: str
+) -> None:
+    gone = grpc_server.gate()
+    gone.open()
+    client, inputs = connect(grpc_server), {"mode": "cancelled", "gate": other.name, "gone": gone.name}
+    timeout = 1 if kind == "deadline" else 60
+    call = client.stream(single, inputs) if kind == "stream" else client.start(single, inputs, timeout=timeout)
+    other.wait_arrived()
+    assert gone.arrivals() == 0 or kind == "deadline"
+    if kind == "connection":
+        client.close()
+    elif kind != "deadline":
+        call.cancel()
+    gone.wait_arrived()
+    assert api.predict(single, PLACE) == b"x 0 of 1"
 
 
 # Batches
