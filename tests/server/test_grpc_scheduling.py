@@ -100,7 +100,7 @@ def test_deadline_while_queued_frees_the_place_at_once(
 ) -> None:
     held = api.start(single, {**PLACE, "gate": gate.name})
     gate.wait_arrived()
-    queued = api.start(single, {**PLACE, "gate": other.name}, timeout=1)
+    queued = api.start(single, {**PLACE, "gate": other.name}, timeout=2)
     grpc_server.wait_pending(single, 1)
     grpc_server.wait_pending(single, 0)
     assert queued.code() == StatusCode.DEADLINE_EXCEEDED

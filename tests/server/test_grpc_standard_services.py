@@ -11,7 +11,7 @@ from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from tests.support.grpc_api import CALL_S, INFERENCE, MANAGEMENT, OPEN_INFERENCE
+from tests.support.grpc_api import CALL_S, INFERENCE, MANAGEMENT, OPEN_INFERENCE, REFUSED, expect_error
 
 if TYPE_CHECKING:
     from grpc import StreamStreamMultiCallable
@@ -74,6 +74,17 @@ def test_health_when_a_model_is_past_its_retry_window(make_grpc_server: ServerFa
     assert next(watched).status == SERVING
     assert check(api.inference_channel) == SERVING
     watched.cancel()
+    server.stop()
+
+
+def test_health_needs_no_token_but_reflection_does(make_server: ServerFactory, connect: Connect) -> None:
+    """Orchestrators probe without one."""
+    server = make_server({"disable_token_authorization": "false"})
+    api = connect(server)
+    for channel in (api.inference_channel, api.management_channel):
+        assert check(channel) == SERVING
+        with expect_error(StatusCode.PERMISSION_DENIED, REFUSED):
+            ProtoReflectionDescriptorDatabase(channel).get_services()
     server.stop()
 
 
