@@ -11,6 +11,7 @@
     ├── ModelNotFoundError          404  no such model, or no such archive
     ├── ModelVersionNotFoundError   404  no such version
     ├── MethodNotAllowedError       405  wrong method, or the model API is off
+    ├── ModelApiDisabledError       405  the same, over gRPC
     ├── RequestTimeoutError         408  the deadline passed
     ├── ConflictError               409  already registered
     ├── InternalServerError         500  the server or a handler failed
@@ -86,7 +87,7 @@ class InvalidModelVersionError(RelightError):
     """The version cannot be removed, because it is the default one and others exist."""
 
     status = 403
-    grpc_code = "INVALID_ARGUMENT"
+    grpc_code = "PERMISSION_DENIED"
     wire_type = "InvalidModelVersionException"
 
 
@@ -128,6 +129,17 @@ class MethodNotAllowedError(RelightError):
         super().__init__("Requested method is not allowed, please refer to API document.")
 
 
+class ModelApiDisabledError(RelightError):
+    """The model API is off, so that models can be neither registered nor unregistered; HTTP answers 405 there."""
+
+    status = 405
+    grpc_code = "PERMISSION_DENIED"
+    wire_type = "ModelException"
+
+    def __init__(self) -> None:
+        super().__init__("Model API disabled")
+
+
 class RequestTimeoutError(RelightError):
     """A deadline passed before the work was done."""
 
@@ -140,12 +152,22 @@ class ConflictError(RelightError):
     """The version is already registered."""
 
     status = 409
-    grpc_code = "ALREADY_EXISTS"
+    grpc_code = "ABORTED"
     wire_type = "ConflictStatusException"
 
 
 class InternalServerError(RelightError):
-    """The server or a handler failed; `status` may be any code that a handler chose."""
+    """The server or a handler failed.
+
+    Args:
+        message: The text that the client reads.
+        number: What the handler chose, any number; HTTP clients see it as far as it is a status of theirs.
+    """
+
+    def __init__(self, message: str, number: int = 500) -> None:
+        # 413 would blame the client; TorchServe's says that resources are exhausted.
+        super().__init__(message, 507 if number == 413 else number if 200 <= number <= 999 else 500)
+        self.number = number
 
 
 class WorkerDiedError(InternalServerError):
@@ -153,6 +175,7 @@ class WorkerDiedError(InternalServerError):
 
     def __init__(self, *, out_of_memory: bool = False) -> None:
         super().__init__("Worker died.", 507 if out_of_memory else 500)
+        self.out_of_memory = out_of_memory
 
 
 class ServiceUnavailableError(RelightError):

@@ -211,7 +211,7 @@ def gpu_count(text: str) -> int | None:
     return max(0, integer()(text))
 
 
-def milliseconds(text: str) -> int | None:
+def milliseconds(text: str) -> int:
     """A duration in milliseconds."""
     return integer(1, 2**63 - 1)(text)
 

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+from relight.api.grpc.services import inference_listener, management_listener
 from relight.api.http.inference import InferenceApi
 from relight.api.http.listener import HttpListener
 from relight.api.http.management import ManagementApi
 from relight.api.http.metrics import MetricsApi
 from relight.api.http.open_inference import OpenInferenceApi
-from relight.api.http.sockets import bind, release
+from relight.api.sockets import bind, bind_grpc, release
 from relight.archive.fetch import FetchLimits
 from relight.archive.store import ModelStore
 from relight.archive.unpack import UnpackLimits
 from relight.archive.urls import AllowedUrls
+from relight.security.tls import server_context
 from relight.security.tokens import KEY_FILE_NAME, TokenAuthority
 from relight.serving.registry import Registry
 from relight.settings import ConfigurationError
@@ -30,7 +32,9 @@ from relight.telemetry.logs import Logs
 
 if TYPE_CHECKING:
     import socket
+    import ssl
 
+    from relight.api.grpc.listener import GrpcListener
     from relight.readiness import Readiness
     from relight.serving.launchers.forkserver import ForkServerLauncher
     from relight.settings import Address, Settings
@@ -101,9 +105,11 @@ class Server:
         self._store = store
         self.registry = Registry(settings, store, launcher)
         self._tokens: TokenAuthority | None = None
-        self._listeners: list[HttpListener] = []
+        self._listeners: list[HttpListener | GrpcListener] = []
         self._servers: list[asyncio.Server] = []
         self._sockets: list[tuple[str, Address, socket.socket]] = []
+        self._grpc_sockets: dict[str, socket.socket] = {}
+        self._tls: ssl.SSLContext | None = None
 
     async def serve(self, report: Readiness) -> int:
         """Start, serve until a signal comes, and end in order.
@@ -193,7 +199,17 @@ class Server:
             try:
                 self._sockets.append((role, address, bind(address)))
             except OSError as error:
-                raise _cannot_bind(role, address, error) from error
+                raise _cannot_bind(role, str(address), error) from error
+        self._bind_grpc("inference", settings.grpc_inference_address, settings.grpc_inference_port)
+        self._bind_grpc("management", settings.grpc_management_address, settings.grpc_management_port)
+        if settings.enable_grpc_ssl:
+            self._tls = server_context(settings.certificate_file, settings.private_key_file, ["h2"])
+
+    def _bind_grpc(self, role: str, host: str, port: int) -> None:
+        try:
+            self._grpc_sockets[role] = bind_grpc(host, port)
+        except OSError as error:
+            raise _cannot_bind(f"gRPC {role}", f"{host}:{port}", error) from error
 
     async def _accept(self) -> None:
         """Serve what each address is for.
@@ -224,8 +240,30 @@ class Server:
             try:
                 self._servers.append(await create(listener.connection, sock=bound, backlog=_BACKLOG))
             except OSError as error:
-                raise _cannot_bind(role, address, error) from error
+                raise _cannot_bind(role, str(address), error) from error
             logger.info("%s API bind to: %s", role, address)
+        await self._accept_grpc()
+
+    async def _accept_grpc(self) -> None:
+        """Serve gRPC.
+
+        Raises:
+            StartError: another server has begun to listen on a port meanwhile.
+        """
+        common = self._settings, self.registry, self._access_log, self._tokens
+        listeners = {"inference": inference_listener(*common), "management": management_listener(*common)}
+        loop = asyncio.get_running_loop()
+        for role, bound in self._grpc_sockets.items():
+            listener = listeners[role]
+            self._listeners.append(listener)
+            host, port = bound.getsockname()[:2]
+            try:
+                self._servers.append(
+                    await loop.create_server(listener.connection, sock=bound, backlog=_BACKLOG, ssl=self._tls)
+                )
+            except OSError as error:
+                raise _cannot_bind(f"gRPC {role}", f"{host}:{port}", error) from error
+            logger.info("gRPC %s API bind to: %s:%d%s", role, host, port, " (TLS)" if self._tls else "")
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -241,6 +279,8 @@ class Server:
         await self._launcher.close()
         for _, address, bound in self._sockets:
             release(bound, address)
+        for bound in self._grpc_sockets.values():
+            bound.close()
         if self._tokens is not None:
             self._tokens.delete()
         self._access_log.flush()
@@ -255,5 +295,5 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def _cannot_bind(role: str, address: Address, error: OSError) -> StartError:
+def _cannot_bind(role: str, address: str, error: OSError) -> StartError:
     return StartError(f"Failed to bind to address: {address} ({role} API): {error.strerror or error}")

@@ -68,37 +68,36 @@ class Settings:
     metrics_address: Address = option(
         o.address(8082, 8445), Address.parse("http://127.0.0.1:8082"), "Where the metrics API listens."
     )
-    grpc_inference_address: str = option(
-        o.grpc_host, "127.0.0.1", "Host that the gRPC inference API listens on.", not_yet=True
-    )
-    grpc_management_address: str = option(
-        o.grpc_host, "127.0.0.1", "Host that the gRPC management API listens on.", not_yet=True
-    )
-    grpc_inference_port: int = option(o.port, 7070, "Port of the gRPC inference API.", not_yet=True)
-    grpc_management_port: int = option(o.port, 7071, "Port of the gRPC management API.", not_yet=True)
+    grpc_inference_address: str = option(o.grpc_host, "127.0.0.1", "Host that the gRPC inference API listens on.")
+    grpc_management_address: str = option(o.grpc_host, "127.0.0.1", "Host that the gRPC management API listens on.")
+    grpc_inference_port: int = option(o.port, 7070, "Port of the gRPC inference API.")
+    grpc_management_port: int = option(o.port, 7071, "Port of the gRPC management API.")
     grpc_inference_max_connection_age_ms: int | None = option(
-        o.milliseconds, None, "Age in ms at which a gRPC inference connection is closed; unset for never.", not_yet=True
+        o.milliseconds, None, "Age in ms at which a gRPC inference connection is closed; unset for never."
     )
     grpc_management_max_connection_age_ms: int | None = option(
         o.milliseconds,
         None,
         "Age in ms at which a gRPC management connection is closed; unset for never.",
-        not_yet=True,
     )
     grpc_inference_max_connection_age_grace_ms: int | None = option(
         o.milliseconds,
         None,
         "Time in ms that calls have left on an aged gRPC inference connection; unset for no limit.",
-        not_yet=True,
     )
     grpc_management_max_connection_age_grace_ms: int | None = option(
         o.milliseconds,
         None,
         "Time in ms that calls have left on an aged gRPC management connection; unset for no limit.",
-        not_yet=True,
+    )
+    grpc_keepalive_time_ms: int = option(
+        o.milliseconds, 7_200_000, "Silence in ms after which a gRPC client is asked whether it is there."
+    )
+    grpc_keepalive_timeout_ms: int = option(
+        o.milliseconds, 20_000, "Time in ms that it may take to answer; then its connection is closed."
     )
     enable_grpc_ssl: bool = option(
-        o.boolean, False, "TLS on both gRPC ports; needs certificate_file and private_key_file.", not_yet=True
+        o.boolean, False, "TLS on both gRPC ports; needs certificate_file and private_key_file."
     )
     ts_open_inference_protocol: bool = option(
         o.boolean,

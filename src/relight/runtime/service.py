@@ -128,8 +128,8 @@ class Service:
 
 
 def _failure(code: Any, message: Any) -> Failure:
-    """What a handler says of its failure, as far as it can be told to a client; any other code counts as 500."""
-    valid = isinstance(code, int) and 200 <= code <= 999
+    """What a handler says of its failure; a code that is no number counts as 500."""
+    valid = isinstance(code, int) and abs(code) < 1 << 31
     return Failure(int(code) if valid else 500, _text(message))
 
 

@@ -93,6 +93,8 @@ class ModelVersion:
         )
         self._client_timeout = settings.client_timeout_ms / 1000
         self._tickets = settings.use_job_ticket
+        self.streams_alone = not (settings.described.get("continuousBatching") or settings.described.get("stateful"))
+        """Whether a streaming gRPC call is a batch of its own; stateful models have their own rules."""
 
     def submit(self, job: Job, named_version: str | None = None) -> None:
         """Queue a job for a worker.

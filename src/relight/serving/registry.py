@@ -8,7 +8,7 @@ import logging
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from relight.settings import Settings
 
 logger = logging.getLogger("relight.registry")
+
+Health = Literal["Healthy", "Partial Healthy", "Unhealthy"]
+"""Of all models: each has its workers; each has some of them; one has none of those it should have."""
 
 
 @dataclass(slots=True)
@@ -107,13 +110,16 @@ class Registry:
         for model in self.models.values():
             yield from model.versions.values()
 
-    def healthy(self) -> bool:
+    def health(self) -> Health:
         """Whether the default version of every model has its workers, counting those that may recover."""
+        health: Health = "Healthy"
         for model in self.models.values():
             version = model.versions[model.default]
             if version.pool.alive < version.settings.min_workers:
-                return False
-        return True
+                if not version.pool.alive:
+                    return "Unhealthy"
+                health = "Partial Healthy"
+        return health
 
     # -- changing ------------------------------------------------------------------------------------------------
 

@@ -176,9 +176,8 @@ class Worker:
             self._pool.streams = True
             self._turn_began = now
         if reply.failure is not None:
-            status = 507 if reply.failure.status == 413 else reply.failure.status
             for job in jobs:
-                job.fail(InternalServerError(reply.failure.message, status))
+                job.fail(InternalServerError(reply.failure.message, reply.failure.status))
         else:
             at = 0
             for job, answer in zip(jobs, reply.answers, strict=True):

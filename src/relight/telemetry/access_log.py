@@ -22,11 +22,25 @@ _Record = tuple[float, str, str, bytes, str, int, float]
 class Answered(Protocol):
     """What the log wants to know of an answered request."""
 
-    method: str
-    target: bytes
-    version: str
-    status: int
-    arrived: float
+    @property
+    def method(self) -> str:
+        """`GET`, `POST` ..., or `gRPC`."""
+
+    @property
+    def target(self) -> bytes:
+        """What was asked for."""
+
+    @property
+    def version(self) -> str:
+        """The protocol."""
+
+    @property
+    def status(self) -> int:
+        """The status that was answered."""
+
+    @property
+    def arrived(self) -> float:
+        """When, on the monotonic clock, in seconds; 0 if that does not count."""
 
 
 class AccessLog:

@@ -13,7 +13,6 @@ from relight.serving.job import Job
 
 if TYPE_CHECKING:
     from relight.api.http.exchange import Exchange
-    from relight.serving.model import ModelVersion
     from relight.serving.registry import Registry
 
 _HEALTHY = status_body("Healthy")
@@ -80,7 +79,7 @@ class InferenceApi:
             self._predict(exchange, first, segments[1] if count == 3 else None, {}, query)
 
     def _ping(self, exchange: Exchange) -> None:
-        if self._registry.healthy():
+        if self._registry.health() == "Healthy":
             exchange.respond(200, _HEALTHY)
         else:
             exchange.respond(500, _UNHEALTHY)
@@ -124,24 +123,6 @@ class InferenceApi:
         exchange.job = job
         exchange.body = []
         found.submit(job, version)
-
-
-def describe_job(exchange: Exchange, found: ModelVersion, reply: object) -> Job:
-    """The job that asks a handler to describe itself; it is never batched with others."""
-    job = Job(
-        exchange.request_id,
-        exchange.headers,
-        {"describe": "True"},
-        [],
-        [],
-        0,
-        reply,  # type: ignore[arg-type]
-        exchange.arrived,
-        alone=True,
-    )
-    exchange.job = job
-    found.submit(job)
-    return job
 
 
 def _kserve_v1(segment: str) -> tuple[str, str] | None:

@@ -1,9 +1,10 @@
-"""JSON as TorchServe writes it: two-space indent, UTF-8, no escapes beyond JSON's own, one newline at the end."""
+"""JSON bodies: the text that both APIs share, in UTF-8, with a newline at the end."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
+
+from relight.api.json_text import json_text
 
 if TYPE_CHECKING:
     from relight.errors import RelightError
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 def dump(document: Any) -> bytes:
     """The bytes of a JSON answer (rest_api.md §1.6)."""
-    return json.dumps(document, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    return json_text(document).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def error_body(error: RelightError) -> bytes:

@@ -7,22 +7,19 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from relight.api.http import openapi
-from relight.api.http.customized import CustomizedReply
-from relight.api.http.describe import describe
+from relight.api.http.exchange import header_lines
 from relight.api.http.forms import media_type
-from relight.api.http.inference import describe_job
 from relight.api.http.paths import Parameters, parse_query
-from relight.errors import BadRequestError, MethodNotAllowedError, ModelNotFoundError, ResourceNotFoundError
-from relight.serving.version_settings import RUNTIMES, Registration
+from relight.api.management import LIST_LIMIT, CustomizedReply, ModelManager, describe_job
+from relight.errors import BadRequestError, MethodNotAllowedError, ResourceNotFoundError
+from relight.serving.version_settings import Registration
 
 if TYPE_CHECKING:
     from relight.api.http.exchange import Exchange
     from relight.serving.registry import Registry
+    from relight.wire.messages import Answer
 
-_LIST_LIMIT = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_UPDATING = "Processing worker updates..."
-_SCALING = "Workers scaling in progress..."
 
 
 class ManagementApi:
@@ -36,6 +33,7 @@ class ManagementApi:
 
     def __init__(self, registry: Registry, *, enable_model_api: bool) -> None:
         self._registry = registry
+        self._manager = ModelManager(registry)
         self._enable_model_api = enable_model_api
 
     @staticmethod
@@ -81,8 +79,7 @@ class ManagementApi:
             await self._scale(exchange, name, version, Parameters(parse_query(query)))
         elif method == "DELETE" and self._enable_model_api:
             parameters = Parameters(parse_query(query))
-            await self._registry.unregister(name, version, _timeout(parameters))
-            exchange.json({"status": f'Model "{name}" unregistered'})
+            exchange.json({"status": await self._manager.unregister(name, version, _timeout(parameters))})
         elif method == "OPTIONS":
             self._registry.resolve(name, version)
             exchange.json(openapi.model_management_document(name))
@@ -99,36 +96,22 @@ class ManagementApi:
         url = parameters.text("url")
         if url is None:
             raise BadRequestError("Parameter url is required.")
-        runtime = parameters.nonempty("runtime")
-        if runtime is not None and runtime not in RUNTIMES:
-            raise BadRequestError(f"Invalid RuntimeType value: {runtime}")
-        synchronous = parameters.boolean("synchronous", default=True)
-        scaled = await self._registry.register(
+        outcome = await self._manager.register(
             Registration(
                 url=url,
                 model_name=parameters.nonempty("model_name"),
                 handler=parameters.text("handler"),
-                runtime=runtime,
+                runtime=parameters.nonempty("runtime"),
                 batch_size=_at_least(parameters, "batch_size", 1, unset=-1),
                 max_batch_delay=_unless(parameters.integer("max_batch_delay"), -100),
                 initial_workers=parameters.integer("initial_workers"),
                 response_timeout=_at_least(parameters, "response_timeout", 1, unset=-1),
                 startup_timeout=_at_least(parameters, "startup_timeout", 1, unset=-1),
-                synchronous=synchronous,
+                synchronous=parameters.boolean("synchronous", default=True),
                 s3_sse_kms=parameters.boolean("s3_sse_kms", default=False),
             )
         )
-        settings = scaled.version.settings
-        count = settings.min_workers
-        start = f'Model "{settings.name}" Version: {settings.version} registered with {count} initial workers'
-        if not count:
-            exchange.json({"status": f"{start}. Use scale workers API to add workers for the model."})
-        elif not synchronous:
-            exchange.json({"status": _UPDATING}, 202)
-        elif scaled.complete:
-            exchange.json({"status": start})
-        else:
-            exchange.json({"status": _SCALING}, 206)
+        exchange.json({"status": outcome.text}, outcome.status)
 
     # -- scale, default, list ------------------------------------------------------------------------------------
 
@@ -138,23 +121,16 @@ class ManagementApi:
         minimum = 1 if minimum is None else minimum
         maximum = parameters.integer("max_worker")
         maximum = minimum if maximum is None else maximum
-        synchronous = parameters.boolean("synchronous", default=False)
-        scaled = await self._registry.scale(
+        outcome = await self._manager.scale(
             name,
             version,
             minimum,
             maximum,
-            synchronous=synchronous,
+            synchronous=parameters.boolean("synchronous", default=False),
             timeout=_timeout(parameters),
             gpus=parameters.integer("number_gpu"),
         )
-        if not synchronous:
-            exchange.json({"status": _UPDATING}, 202)
-        elif scaled.complete:
-            named = "" if version is None else f", version: {version}"
-            exchange.json({"status": f"Workers scaled to {minimum} for model: {name}{named}"})
-        else:
-            exchange.json({"status": _SCALING}, 206)
+        exchange.json({"status": outcome.text}, outcome.status)
 
     def _set_default(self, exchange: Exchange, name: str, version: str) -> None:
         if exchange.method == "GET":
@@ -163,38 +139,30 @@ class ManagementApi:
             return
         if exchange.method != "PUT":
             raise MethodNotAllowedError
-        self._registry.set_default(name, version)
-        exchange.json({"status": f'Default version successfully updated for model "{name}" to "{version}"'})
+        exchange.json({"status": self._manager.set_default(name, version)})
 
     def _list(self, exchange: Exchange, parameters: Parameters) -> None:
         limit = parameters.integer("limit")
-        limit = _LIST_LIMIT if limit is None or not 0 <= limit <= _LIST_LIMIT else limit
-        start = max(0, parameters.integer("next_page_token") or 0)
-        models = sorted(self._registry.models.items())
-        end = start + limit
-        document: dict[str, Any] = {}
-        if end < len(models):
-            document["nextPageToken"] = str(end)
-        document["models"] = [
-            {"modelName": name, "modelUrl": model.versions[model.default].settings.url}
-            for name, model in models[start:end]
-        ]
-        exchange.json(document)
+        limit = LIST_LIMIT if limit is None or not 0 <= limit <= LIST_LIMIT else limit
+        exchange.json(self._manager.listing(limit, max(0, parameters.integer("next_page_token") or 0)))
 
     # -- describe ------------------------------------------------------------------------------------------------
 
     def _describe(self, exchange: Exchange, name: str, version: str | None, parameters: Parameters) -> None:
-        if version == "all":
-            model = self._registry.models.get(name)
-            if model is None:
-                raise ModelNotFoundError(f"Model not found: {name}")
-            exchange.json([describe(found) for found in model.versions.values()])
+        if version == "all" or not parameters.boolean("customized", default=False):
+            exchange.json(self._manager.describe(name, version))
             return
         found = self._registry.resolve(name, version)
-        if parameters.boolean("customized", default=False):
-            describe_job(exchange, found, CustomizedReply(exchange, found))
-        else:
-            exchange.json([describe(found)])
+
+        def respond(document: list[dict[str, Any]], answer: Answer) -> None:
+            headers = dict(answer.headers or {})
+            if not any(name.lower() == "content-type" for name in headers):
+                headers["content-type"] = "application/json"
+            exchange.json(document, answer.status, answer.phrase, header_lines(headers))
+
+        reply = CustomizedReply(found, respond, exchange.fail)
+        exchange.job = describe_job(exchange.request_id, exchange.headers, reply, exchange.arrived)
+        found.submit(exchange.job)
 
     def _kserve_ready(self, exchange: Exchange, segment: str) -> None:
         if exchange.method != "GET":

@@ -69,19 +69,19 @@ DATATYPES: dict[str, DataType] = {
 """The datatypes by name."""
 
 
-def datatype_of(name: str, tensor: str) -> DataType:
+def datatype_of(name: object, tensor: str) -> DataType:
     """The datatype of that name.
 
     Args:
-        name: As the protocol spells it.
+        name: As the protocol spells it, or whatever stands in its place.
         tensor: Name of the tensor, for the message.
 
     Raises:
         TensorError: there is none.
     """
-    found = DATATYPES.get(name)
+    found = DATATYPES.get(name) if isinstance(name, str) else None
     if found is None:
-        raise TensorError(f"Tensor {tensor}: unknown datatype {name!r}; expected one of {', '.join(DATATYPES)}.")
+        raise TensorError(f"Tensor {tensor}: unknown datatype {_shown(name)}; expected one of {', '.join(DATATYPES)}.")
     return found
 
 
