@@ -14,7 +14,6 @@ from relight.protos import inference_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tests.support.raw import Address
     from tests.support.server import Server
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -36,6 +35,7 @@ ENHANCE_YOUR_CALM = 0xB
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = range(1, 6)
 LARGEST_WINDOW = (1 << 31) - 1
 
+TIMEOUT_S = 30.0
 SERVICE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService"
 PING_PATH = f"{SERVICE}/Ping"
 PREDICT = f"{SERVICE}/Predictions"
@@ -163,10 +163,19 @@ class Http2Client(Client):
         server: The server whose inference port to use.
         settings: What to send with the preface.
         bare: Send nothing of itself.
+        management: Use the other port.
     """
 
-    def __init__(self, server: Server, settings: Mapping[int, int] | None = None, *, bare: bool = False) -> None:
-        super().__init__(grpc_address(server), 30.0)
+    def __init__(
+        self,
+        server: Server,
+        settings: Mapping[int, int] | None = None,
+        *,
+        bare: bool = False,
+        management: bool = False,
+    ) -> None:
+        port = server.config["grpc_management_port" if management else "grpc_inference_port"]
+        super().__init__(("127.0.0.1", int(port)), TIMEOUT_S)
         self.answers: dict[int, Answer] = {}
         self.goaway: tuple[int, int, bytes] | None = None
         self.gives_room = True
@@ -245,8 +254,3 @@ class Http2Client(Client):
                 self.read_frame()
         except ConnectionError:
             return None if self.goaway is None else self.goaway[1]
-
-
-def grpc_address(server: Server, *, management: bool = False) -> Address:
-    """Return the address of a server's gRPC port."""
-    return "127.0.0.1", int(server.config["grpc_management_port" if management else "grpc_inference_port"])
