@@ -242,7 +242,7 @@ def test_missing_archive(client: Any) -> None:
 
 
 def test_model_that_does_not_load(client: Any) -> None:
-    with pytest.raises(ServerError, match="^Failed to start workers for model badve version: 1.0"):
+    with pytest.raises(ServerError, match=r"^Failed to start workers for model badve version: 1\.0"):
         client.register("badve.mar", initial_workers=1)
 
 
@@ -297,9 +297,11 @@ def test_tokens(closed: Server, clients: Clients, kind: tuple[str, str]) -> None
     assert client.ping().healthy
     assert [each.name for each in client.models()] == ["noop"]
     swapped = clients.make(way, **where, token=keys["management"]["key"])
-    for call in (swapped.ping, lambda: swapped.predict("noop", b"x"), swapped.models):
+    for call in (swapped.ping, swapped.models):
         with pytest.raises(Unauthorized, match=r"^Token Authorization failed\."):
             call()
+    with pytest.raises(Unauthorized):
+        swapped.predict("noop", b"x")
     with pytest.raises(Unauthorized):
         list(swapped.stream("noop", b"x"))
 
@@ -320,9 +322,10 @@ def test_key_file(closed: Server, clients: Clients, kind: tuple[str, str]) -> No
 def test_model_api_off(closed: Server, clients: Clients, kind: tuple[str, str]) -> None:
     protocol, way = kind
     client = clients.make(way, **addresses(closed, protocol), key_file=closed.root / "key_file.json")
-    for call in (lambda: client.register("noop.mar"), lambda: client.unregister("noop")):
-        with pytest.raises(Forbidden):
-            call()
+    with pytest.raises(Forbidden):
+        client.register("noop.mar")
+    with pytest.raises(Forbidden):
+        client.unregister("noop")
 
 
 def test_nobody_there(clients: Clients, kind: tuple[str, str]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
 from relight.client import AsyncClient, Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Iterator
 
     from tests.support.server import Server
+    from typing_extensions import Self
 
 PROTOCOLS = ("http", "grpc")
 
@@ -35,13 +37,13 @@ class Blocking:
         member = getattr(self._wrapped, name)
         return self._blocking(member) if callable(member) else member
 
-    def __enter__(self) -> Blocking:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.run_until_complete(self._wrapped.close())
 
-    def __iter__(self) -> Generator[Any, None, None]:
+    def __iter__(self) -> Iterator[Any]:
         return self._steps(self._wrapped.__aiter__())
 
     def _blocking(self, member: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,12 +57,14 @@ class Blocking:
         return call
 
     def _steps(self, parts: Any) -> Generator[Any, None, None]:
-        try:
+        with contextlib.suppress(StopAsyncIteration), self._closing(parts):
             while True:
-                try:
-                    yield self._loop.run_until_complete(parts.__anext__())
-                except StopAsyncIteration:
-                    return
+                yield self._loop.run_until_complete(parts.__anext__())
+
+    @contextlib.contextmanager
+    def _closing(self, parts: Any) -> Iterator[None]:
+        try:
+            yield
         finally:
             self._loop.run_until_complete(parts.aclose())
 
