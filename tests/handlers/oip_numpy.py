@@ -1,8 +1,8 @@
 """A handler with numpy for the Open Inference Protocol; it is the same over REST and gRPC.
 
 For each input it gives an output `<name>_out` of the same datatype: twice the numbers, the opposite of the bools, texts
-with an exclamation mark; and `rows`, the number of requests in the batch. With a request parameter `show` it answers
-with what it got.
+with an exclamation mark; and `rows`, the number of requests in the batch. The request parameter `op`, or an id such as
+`op:show`, asks for something special.
 """
 
 import base64
@@ -37,8 +37,8 @@ def handle(data, context):
 def answer(body, rows, model):
     if isinstance(body, (bytes, bytearray)):
         body = json.loads(body)
-    parameters = body.get("parameters") or {}
-    special = SPECIAL.get(parameters.get("op"))
+    op = (body.get("parameters") or {}).get("op") or body.get("id", "").removeprefix("op:")
+    special = SPECIAL.get(op)
     if special is not None:
         return special(body)
     outputs = [output(tensor) for tensor in body["inputs"]]

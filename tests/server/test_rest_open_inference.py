@@ -207,9 +207,12 @@ def test_model_ready(oip: Server, target: str) -> None:
 @pytest.mark.fix
 def test_model_not_ready(make_server: ServerFactory) -> None:
     made = make_server({"ts_open_inference_protocol": "true"})
-    assert made.register("badretry.mar", initial_workers=1, synchronous="false").status == 202
-    response = made.inference.get("/v2/models/badretry/ready")
-    assert (response.status, response.json()) == (503, {"name": "badretry", "ready": False})
+    gate = made.gate("slowinit")
+    assert made.register("slowinit.mar", initial_workers=1, synchronous="false").status == 202
+    assert_json(made.inference.get("/v2/models/slowinit/ready"), 503, {"name": "slowinit", "ready": False})
+    gate.open()
+    made.wait_ready("slowinit")
+    assert_json(made.inference.get("/v2/models/slowinit/ready"), 200, {"name": "slowinit", "ready": True})
     made.stop()
 
 

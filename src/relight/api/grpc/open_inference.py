@@ -18,15 +18,19 @@ from relight.protos import open_inference_grpc_pb2 as pb
 from relight.serving.job import Job, RequestIds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relight.api.grpc.call import Call
     from relight.api.open_inference.request import AnswerForm
+    from relight.serving.model import ModelVersion
     from relight.serving.registry import Registry
     from relight.wire.messages import Answer
 
 logger = logging.getLogger("relight.grpc")
 
 TORCHSERVE_SERVICE = "org.pytorch.serve.grpc.openinference.GRPCInferenceService"
-OFFICIAL_SERVICE = "inference.GRPCInferenceService"
+OFFICIAL_PACKAGE = "inference"
+OFFICIAL_SERVICE = f"{OFFICIAL_PACKAGE}.GRPCInferenceService"
 _BAD_REQUEST = "BadRequestException.()"
 _LIVE = pb.ServerLiveResponse(live=True).SerializeToString()
 _READY = pb.ServerReadyResponse(ready=True).SerializeToString()
@@ -58,12 +62,14 @@ class OpenInferenceService:
             Method(f"/{service}/ServerLive", partial(_constant, _LIVE)),
             Method(f"/{service}/ServerReady", partial(_constant, _READY)),
             Method(f"/{service}/ServerMetadata", partial(_constant, _SERVER)),
-            Method(f"/{service}/ModelReady", self._ready),
+            Method(
+                f"/{service}/ModelReady", partial(self._ready, metadata.is_healthy if legacy else metadata.is_ready)
+            ),
             Method(f"/{service}/ModelMetadata", self._metadata),
             Method(f"/{service}/ModelInfer", partial(self._infer, legacy)),
         ]
 
-    def _ready(self, call: Call, message: bytes) -> None:
+    def _ready(self, is_ready: Callable[[ModelVersion], bool], call: Call, message: bytes) -> None:
         request = pb.ModelReadyRequest.FromString(message)
         if not request.name:
             raise BadRequestError("Parameter name is required.")
@@ -72,7 +78,7 @@ class OpenInferenceService:
         except RelightError as error:
             call.end(management_status(error))
             return
-        call.finish(pb.ModelReadyResponse(ready=metadata.is_ready(found)).SerializeToString())
+        call.finish(pb.ModelReadyResponse(ready=is_ready(found)).SerializeToString())
 
     def _metadata(self, call: Call, message: bytes) -> None:
         request = pb.ModelMetadataRequest.FromString(message)

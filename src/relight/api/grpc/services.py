@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 from grpc_health.v1 import health_pb2
 
-from relight.api.grpc import inference, management
+from relight.api.grpc import inference, management, open_inference
 from relight.api.grpc.health import HealthService
 from relight.api.grpc.inference import InferenceService
 from relight.api.grpc.interceptors import ModelControlInterceptor, TokenInterceptor
 from relight.api.grpc.listener import GrpcListener, Limits
 from relight.api.grpc.management import ManagementService
+from relight.api.grpc.open_inference import OpenInferenceService
 from relight.api.grpc.reflection import ReflectionService
 from relight.api.grpc.sequences import SequenceService
-from relight.protos import inference_pb2, management_pb2
+from relight.protos import inference_pb2, management_pb2, open_inference_grpc_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
@@ -43,8 +44,14 @@ def inference_listener(
     listener.add(SequenceService(registry, settings).methods())
     names = [inference.SERVICE]
     files: list[FileDescriptor] = [inference_pb2.DESCRIPTOR]
+    renamed: list[tuple[FileDescriptor, str]] = []
+    if settings.ts_open_inference_protocol:
+        listener.add(OpenInferenceService(registry).methods())
+        names += [open_inference.TORCHSERVE_SERVICE, open_inference.OFFICIAL_SERVICE]
+        files.append(open_inference_grpc_pb2.DESCRIPTOR)
+        renamed.append((open_inference_grpc_pb2.DESCRIPTOR, open_inference.OFFICIAL_PACKAGE))
     listener.add(HealthService(registry, frozenset(names)).methods())
-    listener.add(ReflectionService([*files, health_pb2.DESCRIPTOR]).methods())
+    listener.add(ReflectionService([*files, health_pb2.DESCRIPTOR], renamed).methods())
     return listener
 
 

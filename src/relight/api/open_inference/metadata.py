@@ -104,5 +104,10 @@ def _tensor(entry: Any) -> TensorMetadata | None:
 
 
 def is_ready(version: ModelVersion) -> bool:
-    """Whether a version has its workers; true for one that wants none."""
-    return version.pool.ready >= version.settings.min_workers
+    """Whether a version can serve now."""
+    return version.pool.ready > 0
+
+
+def is_healthy(version: ModelVersion) -> bool:
+    """What TorchServe's service means by ready: nothing is known to be wrong; true while workers load (KEEP)."""
+    return version.pool.alive >= version.settings.min_workers
