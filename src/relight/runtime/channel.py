@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from relight.wire.frames import HEADER_SIZE, Frame, decode_header, encode_head
+from relight.wire.frames import HEADER_SIZE, Frame, FrameDecoder, decode_header, encode_head
 
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Iterator
 
 _BUFFER_SIZE = 256 * 1024
 _OWN_BUFFER = 32 * 1024
@@ -36,6 +37,7 @@ class Channel:
         self._start = 0
         self._end = 0
         self._yielded = 0.0
+        self._decoder: FrameDecoder | None = None
 
     def receive(self) -> Frame | None:
         """The next frame, or None when the frontend has closed the channel.
@@ -60,6 +62,30 @@ class Channel:
             return None if body is None else Frame(kind, message, memoryview(body))
         self._start = start + size
         return Frame(kind, message, bytes(self._view[start + head : start + size]))
+
+    def poll(self) -> Iterator[Frame] | None:
+        """The frames that have come, without waiting for any; None when the frontend has closed the channel.
+
+        From its first call on, `receive` must not be called any more.
+
+        Raises:
+            WireError: the peer does not speak this protocol.
+        """
+        if self._decoder is None:
+            self._decoder = FrameDecoder(sys.maxsize)
+            data = bytes(self._view[self._start : self._end])
+            self._start = self._end = 0
+        else:
+            data = b""
+        try:
+            received = self._sock.recv(_BUFFER_SIZE, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return self._decoder.feed(data)
+        return self._decoder.feed(data + received) if received else None
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for an event loop to watch."""
+        return self._sock.fileno()
 
     def send(self, kind: int, message: Any, bodies: list[bytes | bytearray] | None = None, length: int = 0) -> None:
         """Send a frame; returns when the kernel has it.

@@ -59,18 +59,8 @@ class Service:
         try:
             result = self._handle(decode_rows(items, payload, self._decode), self._context)
             answers, bodies = self._answers(result, len(items))
-        except _BadResultError as error:
-            self._fail(Failure(503, str(error)))
-        except MemoryError:
-            logger.exception("System out of memory")
-            self._fail(_OUT_OF_RESOURCES)
-        except PredictionException as error:
-            logger.exception("Prediction error")
-            self._fail(_failure(error.error_code, error.message))
-        except Exception as error:
-            # "CUDA" in the text is upstream's test for an exhausted device; clients know the 507 it leads to.
-            logger.exception("Invoking custom service failed.")
-            self._fail(_OUT_OF_RESOURCES if "CUDA" in _text(error) else Failure(503, "Prediction failed"))
+        except Exception as error:  # noqa: BLE001 - the boundary to the handler's code
+            self._fail(failure_of(error))
         else:
             self._channel.send(Kind.REPLY, Reply(batch.seq, answers), bodies, sum(map(len, bodies)))
 
@@ -125,6 +115,21 @@ class Service:
 
     def _fail(self, failure: Failure) -> None:
         self._channel.send(Kind.REPLY, Reply(self._seq, [], failure))
+
+
+def failure_of(error: Exception) -> Failure:
+    """What the clients of a batch are told of the exception that ended it; the log gets all of it."""
+    if isinstance(error, _BadResultError):
+        return Failure(503, str(error))
+    if isinstance(error, MemoryError):
+        logger.error("System out of memory", exc_info=error)
+        return _OUT_OF_RESOURCES
+    if isinstance(error, PredictionException):
+        logger.error("Prediction error", exc_info=error)
+        return _failure(error.error_code, error.message)
+    logger.error("Invoking custom service failed.", exc_info=error)
+    # "CUDA" in the text is upstream's test for an exhausted device; clients know the 507 it leads to.
+    return _OUT_OF_RESOURCES if "CUDA" in _text(error) else Failure(503, "Prediction failed")
 
 
 def _failure(code: Any, message: Any) -> Failure:

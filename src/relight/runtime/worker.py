@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import inspect
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ import socket
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,8 +23,10 @@ from relight.wire.messages import FAILED_TO_LOAD, Batch, Kind, Load, Loaded, Loa
 from relight.wire.progress import Phase, ProgressPage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
+    from relight.runtime.handler_loader import EntryPoint
     from relight.runtime.service import Service
 
 logger = logging.getLogger("relight.worker")
@@ -135,18 +139,14 @@ def _main_afresh() -> NoReturn:
 def _serve_model(load: Load, channel: Channel, progress: ProgressPage | None) -> int:
     _apply_environment(load)
     try:
-        service = _load(load, channel, progress)
+        serve = _load(load, channel, progress)
     except LoadError as error:
         _report(channel, load, error)
         return 1
     _enter(progress, Phase.SERVE)
     channel.send(Kind.LOADED, Loaded(os.getpid()))
-    decode = msgspec.msgpack.Decoder(Batch).decode
-    while True:
-        frame = channel.receive()
-        if frame is None:
-            return 0
-        service.run(decode(frame.meta), frame.payload)
+    serve()
+    return 0
 
 
 def _configure_logging() -> None:
@@ -177,11 +177,10 @@ def _enter(progress: ProgressPage | None, phase: int) -> None:
         progress.enter(phase)
 
 
-def _load(load: Load, channel: Channel, progress: ProgressPage | None) -> Service:
+def _load(load: Load, channel: Channel, progress: ProgressPage | None) -> Callable[[], None]:
+    """Load the model; what then runs its batches, until the frontend closes the channel."""
     from relight.runtime.envelope import enclose
     from relight.runtime.handler_loader import enter_model_dir, resolve
-    from relight.runtime.loading import build_context
-    from relight.runtime.service import Service
 
     _enter(progress, Phase.IMPORT)
     try:
@@ -193,11 +192,37 @@ def _load(load: Load, channel: Channel, progress: ProgressPage | None) -> Servic
         raise LoadError("import") from error
     _enter(progress, Phase.INITIALIZE)
     try:
-        context = build_context(load)
-        entry.initialize(context)
+        return _initialize(entry, load, channel, progress)
     except BaseException as error:
         raise LoadError("initialize") from error
-    return Service(entry, context, load, channel, progress)
+
+
+def _initialize(entry: EntryPoint, load: Load, channel: Channel, progress: ProgressPage | None) -> Callable[[], None]:
+    from relight.runtime.loading import build_context
+    from relight.runtime.service import Service
+
+    context = build_context(load)
+    if load.concurrent:
+        # Imported for those who need it: asyncio is a third of what a worker without torch imports.
+        from relight.runtime.async_service import AsyncService
+
+        return AsyncService(entry, context, load, channel, progress).serve
+    if entry.is_async or inspect.iscoroutinefunction(entry.initialize):
+        from relight.runtime import event_loop
+
+        entry = event_loop.one_at_a_time(entry, event_loop.initialize(entry, context))
+    else:
+        entry.initialize(context)
+    return partial(_answer_batches, Service(entry, context, load, channel, progress), channel)
+
+
+def _answer_batches(service: Service, channel: Channel) -> None:
+    decode = msgspec.msgpack.Decoder(Batch).decode
+    while True:
+        frame = channel.receive()
+        if frame is None:
+            return
+        service.run(decode(frame.meta), frame.payload)
 
 
 def _report(channel: Channel, load: Load, error: LoadError) -> None:

@@ -46,6 +46,7 @@ class VersionSettings:
     client_timeout_ms: int = 0
     queue_size: int = 100
     use_job_ticket: bool = False
+    async_communication: bool = False
     device_type: str = "cpu"
     device_ids: list[int] = field(default_factory=list)
     loaded_at_startup: bool = False

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from relight.errors import ServiceUnavailableError
+from relight.serving.concurrent import ConcurrentWorker
 from relight.serving.worker import State, Worker
 from relight.wire.messages import Load
 
@@ -102,7 +103,7 @@ class WorkerPool:
                     if seconds > 0:
                         self._arm(seconds)
                         return
-                worker = idle.popleft()
+                worker = self._next_idle()
             else:
                 busy = self._pipelining_worker(size)
                 if busy is None:
@@ -111,8 +112,19 @@ class WorkerPool:
             jobs = queue.take(size)
             if jobs:
                 worker.send(jobs, self.clock())
-            elif not worker.outstanding:
+                if worker.held < worker.capacity:
+                    idle.append(worker)
+            elif worker.held < worker.capacity:
                 idle.appendleft(worker)
+
+    def _next_idle(self) -> Worker:
+        """The idle worker whose turn it is: the one that waits longest, of concurrent ones the one that has least."""
+        idle = self._idle
+        if len(idle) == 1 or idle[0].capacity == 1:
+            return idle.popleft()
+        least = min(idle, key=lambda worker: worker.held)
+        idle.remove(least)
+        return least
 
     def _pipelining_worker(self, size: int) -> Worker | None:
         """A busy worker that may hold one more batch; only full batches are sent ahead of their turn."""
@@ -120,18 +132,19 @@ class WorkerPool:
             return None
         best = None
         for worker in self._ready:
-            held = len(worker.outstanding)
-            if held < worker.depth and (best is None or held < len(best.outstanding)):
+            held = worker.held
+            if held < worker.depth and (best is None or held < best.held):
                 best = worker
         return best
 
     def worker_free(self, worker: Worker) -> None:
         """A worker has answered a batch."""
-        if not worker.outstanding:
-            if worker.state is State.READY:
+        held = worker.held
+        if worker.state is State.READY:
+            if held == worker.capacity - 1:
                 self._idle.append(worker)
-            elif worker.state is State.DRAINING:
-                worker.drained()
+        elif not held and worker.state is State.DRAINING:
+            worker.drained()
         if self.queue.waiting:
             self.dispatch()
 
@@ -217,7 +230,8 @@ class WorkerPool:
         device = self._devices.next(in_use)
         if gpus is not None and sum(gpu is not None for gpu in in_use) >= gpus:
             device = None
-        worker = Worker(self._next_worker_id(), self, device)
+        kind = ConcurrentWorker if self._version.async_communication else Worker
+        worker = kind(self._next_worker_id(), self, device)
         self.workers.append(worker)
         self.alive += 1
         worker.start()
@@ -279,4 +293,5 @@ class WorkerPool:
             max_response_size=version.max_response_size,
             threads=max(1, cores // max(1, len(self.workers), version.min_workers)),
             environment=version.environment,
+            concurrent=version.async_communication,
         )

@@ -88,7 +88,8 @@ def choose_settings(
         max_batch_delay_ms=_first(
             registration.max_batch_delay, config.max_batch_delay or None, _positive(listed, "maxBatchDelay"), 100
         ),
-        batch_policy=config.batch_policy or "adaptive",
+        # Concurrent workers are never busy, so that batches form only where requests wait for each other.
+        batch_policy=config.batch_policy or ("fixed" if config.async_communication else "adaptive"),
         response_timeout=_first(
             registration.response_timeout,
             config.response_timeout,
@@ -105,6 +106,7 @@ def choose_settings(
         client_timeout_ms=_first(config.client_timeout_in_mills, 0),
         queue_size=config.job_queue_size or settings.job_queue_size,
         use_job_ticket=bool(config.use_job_ticket),
+        async_communication=bool(config.async_communication),
         device_type="gpu" if gpus and config.device_type != "cpu" else "cpu",
         device_ids=_device_ids(config, gpus),
         loaded_at_startup=registration.at_startup,

@@ -70,6 +70,9 @@ class Worker:
         gpu_id: The device it is assigned, if any.
     """
 
+    capacity = 1
+    """Batches that it runs at a time."""
+
     def __init__(self, worker_id: int, pool: WorkerPool, gpu_id: int | None) -> None:
         self.worker_id = worker_id
         self.gpu_id = gpu_id
@@ -114,8 +117,23 @@ class Worker:
 
     # -- the hot path --------------------------------------------------------------------------------------------
 
+    @property
+    def held(self) -> int:
+        """Batches that it has not answered."""
+        return len(self.outstanding)
+
     def send(self, jobs: list[Job], now: float) -> None:
         """Send a batch; the worker is READY and holds fewer than `depth` batches."""
+        if not self.outstanding:
+            self._turn_began = now
+            if self._silence is None:
+                self._watch(self._pool.response_timeout)
+        else:
+            self._pool.queue.ahead += len(jobs)
+        self.outstanding.append(Sent(self._post(jobs), jobs))
+
+    def _post(self, jobs: list[Job]) -> int:
+        """Send a batch; its sequence number."""
         self._seq = seq = self._seq + 1
         items = []
         body: list[bytes] = []
@@ -130,14 +148,8 @@ class Worker:
         assert process is not None
         if process.progress is not None:
             process.progress.clear(seq)
-        if not self.outstanding:
-            self._turn_began = now
-            if self._silence is None:
-                self._watch(self._pool.response_timeout)
-        else:
-            self._pool.queue.ahead += len(jobs)
-        self.outstanding.append(Sent(seq, jobs))
         process.channel.send(Kind.BATCH, Batch(seq, items), body, size)
+        return seq
 
     def _cancelled(self, job: Job) -> None:
         """Mark a running request as cancelled, for the handler to ask."""
@@ -165,7 +177,7 @@ class Worker:
             raise ValueError(f"reply to batch {reply.seq}, which is not the oldest one under way")
         jobs = outstanding[0].jobs
         if reply.failure is None:
-            _check(reply, len(jobs), len(payload))
+            check_reply(reply, len(jobs), len(payload))
         now = self._pool.clock()
         if last:
             outstanding.popleft()
@@ -175,6 +187,12 @@ class Worker:
         else:
             self._pool.streams = True
             self._turn_began = now
+        self._deliver(reply, jobs, payload, last)
+        if last:
+            self._pool.worker_free(self)
+
+    def _deliver(self, reply: Reply, jobs: list[Job], payload: bytes | memoryview, last: bool) -> None:
+        """Answer the jobs of a batch, or pass on what it has sent in between."""
         if reply.failure is not None:
             for job in jobs:
                 job.fail(InternalServerError(reply.failure.message, reply.failure.status))
@@ -189,9 +207,7 @@ class Worker:
                 elif last:
                     job.finish(answer, part)
                 elif job.state != DONE and not job.reply.chunk(answer, part):
-                    self._client_is_slow(job)
-        if last:
-            self._pool.worker_free(self)
+                    self._client_is_slow(job, reply.seq, answer.length)
 
     def _end_turn(self, now: float, count: int) -> None:
         seconds = now - self._turn_began
@@ -205,7 +221,7 @@ class Worker:
             self.depth = max(alone, min(_MAX_DEPTH, int(_DEPTH_BUDGET / max(self._seconds, 1e-5))))
         pool.policy.served(count, seconds, pool.queue.waiting)
 
-    def _client_is_slow(self, job: Job) -> None:
+    def _client_is_slow(self, job: Job, seq: int, size: int) -> None:  # noqa: ARG002 - others than this want to know
         """Have the handler wait for its client, unless others wait for the handler too."""
         if self._process is not None and len(self.outstanding) == 1 and len(self.outstanding[0].jobs) == 1:
             self._backpressure.stall(job, self._process.channel)
@@ -393,7 +409,7 @@ class Worker:
         life = self._life
         assert life is not None
         self._stopping = True
-        if self.state is State.READY and self.outstanding and timeout != 0:
+        if self.state is State.READY and self.held and timeout != 0:
             self.state = State.DRAINING
             self._pool.worker_unavailable(self)
             self._drained = asyncio.get_running_loop().create_future()
@@ -407,7 +423,7 @@ class Worker:
             self.loaded.set_result(Diagnosis("start", "stopped before the model was loaded"))
         if before is State.BACKING_OFF:
             life.cancel()
-        elif before is State.STARTING or self.outstanding:
+        elif before is State.STARTING or self.held:
             # What it has begun by its end is answered then; what it has not goes to another worker.
             self.kill()
         elif self._process is not None:
@@ -421,7 +437,7 @@ class Worker:
             self._drained.set_result(None)
 
 
-def _check(reply: Reply, count: int, size: int) -> None:
+def check_reply(reply: Reply, count: int, size: int) -> None:
     """Refuse a reply that does not fit its batch, before anything of it counts.
 
     Raises:

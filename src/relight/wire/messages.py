@@ -15,10 +15,22 @@ FAILED_TO_LOAD = "Failed to load model "
 
 
 class Kind:
-    """Kinds of frames. Frontend to worker: LOAD, BATCH. Worker to frontend: the rest."""
+    """Kinds of frames. Frontend to worker: those below 16. Worker to frontend: the rest.
+
+    CANCEL, STOP, HOLD and RELEASE carry a Notice, and only workers that run batches concurrently get them; the others
+    read nothing while they run a batch.
+    """
 
     LOAD = 1
     BATCH = 2
+    CANCEL = 3
+    """Nobody waits for one request of the batch any more."""
+    STOP = 4
+    """The batch has had its time: it ends now, and the worker says so with a REPLY."""
+    HOLD = 5
+    """The client of the batch does not keep up: its handler should wait."""
+    RELEASE = 6
+    """It does again."""
     LOADED = 16
     LOAD_FAILED = 17
     REPLY = 18
@@ -45,6 +57,8 @@ class Load(msgspec.Struct, array_like=True):
     threads: int
     """Threads for torch and OpenMP; 0 leaves them alone."""
     environment: dict[str, str]
+    concurrent: bool = False
+    """Whether batches run at the same time (`asyncCommunication`)."""
 
 
 class Item(msgspec.Struct, array_like=True, gc=False):
@@ -65,6 +79,13 @@ class Batch(msgspec.Struct, array_like=True, gc=False):
 
     seq: int
     items: list[Item]
+
+
+class Notice(msgspec.Struct, array_like=True, gc=False):
+    """What a worker is told of a batch that it is running; `index` is that of one of its requests."""
+
+    seq: int
+    index: int = 0
 
 
 class Answer(msgspec.Struct, array_like=True, gc=False):
