@@ -282,7 +282,7 @@ def test_row_151_largest_result(closed_api: Api) -> None:
 @pytest.mark.fix
 def test_row_151_result_that_is_too_large(closed_api: Api) -> None:
     worker = closed_api.predict("only", {"mode": "pid"})
-    with expect_error(StatusCode.INTERNAL, f"Worker died.\n{ISE}"):
+    with expect_error(StatusCode.INTERNAL, f"Response of 3001 bytes exceeds max_response_size 3000.\n{ISE}"):
         closed_api.predict("only", {"mode": "big", "size": "3001"})
     assert closed_api.predict("only", {"mode": "pid"}) == worker
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from grpc import StatusCode
-from tests.support.grpc_api import ISE, expect_error, no_worker, results, status
+from tests.support.grpc_api import INTERNAL, ISE, expect_error, no_worker, results, status
 from tests.support.raw import encode
 from tests.support.server import is_reference
 from tests.support.waiting import wait_for
@@ -221,7 +221,9 @@ def test_row_067_call_to_a_model_that_cannot_load(grpc_server: Server, api: Api)
         call = api.start(name, PLACE)
         grpc_server.wait_pending(name, 1)
         gate.open()
-        assert status(call) == (StatusCode.INTERNAL, no_worker(name))
+        code, details = status(call)
+        assert code == StatusCode.INTERNAL
+        assert details.endswith(f"\n{INTERNAL}")
         with expect_error(StatusCode.INTERNAL, no_worker(name)):
             api.predict(name, PLACE)
 

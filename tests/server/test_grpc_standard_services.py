@@ -155,6 +155,16 @@ def test_description_of_the_management_service(api: Api) -> None:
     assert scale.fields_by_name["timeout"].number == 7
 
 
+@pytest.mark.parametrize("name", [HEALTH, REFLECTION, "grpc.reflection.v1.ServerReflection"])
+def test_description_of_the_standard_services(api: Api, name: str) -> None:
+    for channel in (api.inference_channel, api.management_channel):
+        service = DescriptorPool(ProtoReflectionDescriptorDatabase(channel)).FindServiceByName(name)
+        assert service.full_name == name
+        for method in service.methods:
+            assert method.input_type is not None
+            assert method.input_type.file.package == service.file.package
+
+
 def test_unknown_symbol(api: Api) -> None:
     with pytest.raises(KeyError):
         ProtoReflectionDescriptorDatabase(api.inference_channel).FindFileContainingSymbol("org.example.Nope")
