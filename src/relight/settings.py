@@ -103,7 +103,6 @@ class Settings:
         o.boolean,
         False,
         "The Open Inference Protocol (/v2) on the inference ports; the variable has to say `oip`.",
-        not_yet=True,
     )
     use_native_io: bool = option(o.boolean, True, "A choice of the JVM.", env=False, no_effect=True)
     io_ratio: int = option(o.integer(), 50, "A choice of the JVM.", env=False, no_effect=True)

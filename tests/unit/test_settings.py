@@ -471,10 +471,10 @@ def test_what_is_still_to_come_is_named(tmp_path: Path) -> None:
     lines = [
         "metrics_mode=prometheus",
         "install_py_dep_per_model=false",
-        "grpc_inference_port=7075",
+        "initial_distribution_port=30000",
         "job_queue_size=5",
     ]
 
-    assert load(tmp_path, "\n".join(lines)).unsupported == ("metrics_mode", "grpc_inference_port")
+    assert load(tmp_path, "\n".join(lines)).unsupported == ("metrics_mode", "initial_distribution_port")
     assert load(tmp_path, "model_snapshot={}").unsupported == ("model_snapshot",)
     assert load(tmp_path, "metrics_mode=log").unsupported == ()
