@@ -38,7 +38,7 @@ def describe(version: ModelVersion) -> dict[str, Any]:
     if settings.device_ids:
         document["deviceIds"] = settings.device_ids
     document |= {
-        "continuousBatching": extra["continuousBatching"],
+        "continuousBatching": settings.continuous_batching,
         "useJobTicket": settings.use_job_ticket,
         "useVenv": extra["useVenv"],
         "stateful": extra["stateful"],

@@ -40,6 +40,7 @@ class Service:
         self._handle = entry.handle
         self._context = context
         self._decode = load.decode_input
+        self._continuous = load.continuous
         self._limit = load.max_response_size
         self._channel = channel
         self._progress = progress
@@ -59,6 +60,8 @@ class Service:
         try:
             result = self._handle(decode_rows(items, payload, self._decode), self._context)
             answers, bodies = self._answers(result, len(items))
+            if self._continuous:
+                self._mark_unfinished(items, result, answers)
         except Exception as error:  # noqa: BLE001 - the boundary to the handler's code
             self._fail(failure_of(error))
         else:
@@ -97,6 +100,20 @@ class Service:
         if len(result) != count:
             raise _BadResultError("number of batch response mismatched")
         return self._encode(result)
+
+    def _mark_unfinished(self, items: list[Item], result: list[Any], answers: list[Answer]) -> None:
+        """Ask the handler's criteria which requests go on (archives_and_handlers.md §6.6).
+
+        One criterion per request, called with its result: False means that there is more to come.
+        """
+        criteria = self._context.stopping_criteria
+        if criteria is None or "describe" in items[0].added:
+            return
+        for index, answer in enumerate(answers):
+            criterion = criteria[index]
+            if criterion is not None and not answer.error:
+                stop = criterion(result[index])
+                answer.more = stop is not None and not stop
 
     def _encode(self, result: list[Any]) -> tuple[list[Answer], list[bytes | bytearray]]:
         answers, bodies = [], []

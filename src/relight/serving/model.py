@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relight.errors import ServiceUnavailableError
 from relight.serving.batching import POLICIES
+from relight.serving.batching.continuous import ContinuousPool
 from relight.serving.pool import PoolSettings, WorkerPool
 from relight.serving.queue import JobQueue
 
@@ -52,14 +53,22 @@ class VersionSettings:
     loaded_at_startup: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     """The whole document of the model's configuration file."""
+    continuous_batching: bool = False
     described: dict[str, Any] = field(default_factory=dict)
-    """Keys that describe reports and nothing else reads yet (parallel, continuous, sequence settings)."""
+    """Keys that describe reports and nothing else reads yet (parallel and sequence settings)."""
     environment: dict[str, str] = field(default_factory=dict)
     envelope: str | None = None
     limit_max_image_pixels: bool = True
     decode_input: bool = True
     metrics_config: str | None = None
     max_response_size: int = 6553500
+
+
+def batching_of(settings: VersionSettings) -> tuple[type[WorkerPool], JobQueue]:
+    """How a version's requests wait for its workers, and how these get them."""
+    if settings.continuous_batching:
+        return ContinuousPool, JobQueue(settings.queue_size)
+    return WorkerPool, JobQueue(settings.queue_size)
 
 
 class ModelVersion:
@@ -85,16 +94,16 @@ class ModelVersion:
     ) -> None:
         self.settings = settings
         self.archive = archive
-        self.queue = JobQueue(settings.queue_size)
         policy = POLICIES[settings.batch_policy](max(1, settings.batch_size), settings.max_batch_delay_ms / 1000)
         if settings.use_job_ticket:
             policy.pipelines = False
-        self.pool = WorkerPool(
+        kind, self.queue = batching_of(settings)
+        self.pool = kind(
             PoolSettings(settings, archive, wants_torch), self.queue, policy, launcher, next_worker_id, devices
         )
         self._client_timeout = settings.client_timeout_ms / 1000
         self._tickets = settings.use_job_ticket
-        self.streams_alone = not (settings.described.get("continuousBatching") or settings.described.get("stateful"))
+        self.streams_alone = not (settings.continuous_batching or settings.described.get("stateful"))
         """Whether a streaming gRPC call is a batch of its own; stateful models have their own rules."""
 
     def submit(self, job: Job, named_version: str | None = None) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from relight.serving.batching import BatchingPolicy
     from relight.serving.devices import DeviceAssigner
     from relight.serving.diagnosis import Diagnosis
+    from relight.serving.job import Job
     from relight.serving.launchers.base import Launcher
     from relight.serving.model import VersionSettings
     from relight.serving.queue import JobQueue
@@ -172,6 +173,15 @@ class WorkerPool:
             self._idle.remove(worker)
         self.dispatch()
 
+    def put_back(self, worker: Worker, jobs: list[Job]) -> list[Job]:  # noqa: ARG002 - others remember who had them
+        """A worker has ended: what it was given and had not begun goes to another one.
+
+        Returns:
+            Jobs that end with the worker all the same.
+        """
+        self.queue.put_back(jobs)
+        return []
+
     def worker_ended(self, worker: Worker) -> None:
         """A worker's life is over: it was stopped, or is given up."""
         self.worker_unavailable(worker)
@@ -294,4 +304,5 @@ class WorkerPool:
             threads=max(1, cores // max(1, len(self.workers), version.min_workers)),
             environment=version.environment,
             concurrent=version.async_communication,
+            continuous=version.continuous_batching,
         )

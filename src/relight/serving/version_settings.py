@@ -61,7 +61,8 @@ def choose_settings(
     """The settings of a new version.
 
     Raises:
-        InvalidModelError: the archive names no model, or a runtime that there is not.
+        InvalidModelError: the archive names no model, a runtime that there is not, or ways of batching that contradict
+            each other.
         BadRequestError: the registration names a runtime that there is not.
     """
     manifest = archive.manifest
@@ -73,6 +74,7 @@ def choose_settings(
     minimum, maximum = _workers(registration, config, listed, settings, gpus)
     if minimum > MOST_WORKERS:
         raise BadRequestError(f"{minimum} workers are asked for; a model may have {MOST_WORKERS} at most.")
+    _check_batching(config)
     handler = registration.handler
     if handler is None:
         handler = (manifest.handler if manifest else None) or settings.default_service_handler or ""
@@ -111,6 +113,7 @@ def choose_settings(
         device_ids=_device_ids(config, gpus),
         loaded_at_startup=registration.at_startup,
         config=config.raw,
+        continuous_batching=bool(config.continuous_batching),
         described=_described(config),
         environment=_environment(settings),
         envelope=settings.service_envelope or None,
@@ -119,6 +122,14 @@ def choose_settings(
         metrics_config=None if settings.metrics_config is None else str(settings.metrics_config),
         max_response_size=settings.max_response_size,
     )
+
+
+def _check_batching(config: ModelConfig) -> None:
+    if config.async_communication and config.continuous_batching:
+        raise InvalidModelError(
+            "continuousBatching needs a handler that answers one batch after the other: it does not go with "
+            "asyncCommunication."
+        )
 
 
 def _first(*values: int | None) -> int:
@@ -173,7 +184,6 @@ def _described(config: ModelConfig) -> dict[str, Any]:
     return {
         "parallelType": config.parallel_type or "",
         "parallelLevel": (config.parallel_level or 0) if config.parallel_type else 0,
-        "continuousBatching": bool(config.continuous_batching),
         "useVenv": bool(config.use_venv),
         "stateful": bool(config.sequence_batching),
         "sequenceMaxIdleMSec": config.sequence_max_idle_msec or 0,

@@ -93,6 +93,7 @@ class Worker:
         self._turn_began = 0.0
         self._silence: asyncio.TimerHandle | None = None
         self._backpressure = Backpressure()
+        self._lagging: Job | None = None
         self._drained: asyncio.Future[None] | None = None
         self._life: asyncio.Task[None] | None = None
         self._verdict: LoadFailed | None = None
@@ -204,7 +205,7 @@ class Worker:
                 at = end
                 if answer.error:
                     job.fail(InternalServerError(str(part, "utf-8", "replace"), answer.status))
-                elif last:
+                elif last and not answer.more:
                     job.finish(answer, part)
                 elif job.state != DONE and not job.reply.chunk(answer, part):
                     self._client_is_slow(job, reply.seq, answer.length)
@@ -223,8 +224,20 @@ class Worker:
 
     def _client_is_slow(self, job: Job, seq: int, size: int) -> None:  # noqa: ARG002 - others than this want to know
         """Have the handler wait for its client, unless others wait for the handler too."""
-        if self._process is not None and len(self.outstanding) == 1 and len(self.outstanding[0].jobs) == 1:
+        if not self.outstanding:
+            self._lagging = job
+        elif self._process is not None and len(self.outstanding) == 1 and self.outstanding[0].jobs == [job]:
             self._backpressure.stall(job, self._process.channel)
+
+    def wait_for_slow_client(self) -> None:
+        """Do so for a client that was slow to take the last step of its request, if that alone goes on."""
+        job, self._lagging = self._lagging, None
+        if job is not None:
+            self._client_is_slow(job, self._seq, 0)
+
+    def hurry(self) -> None:
+        """Others wait for the handler after all."""
+        self._backpressure.release()
 
     # -- timeouts ------------------------------------------------------------------------------------------------
 
@@ -384,13 +397,13 @@ class Worker:
         return begun, [sent for sent in self.outstanding if sent.seq > self._begun]
 
     def _settle(self) -> list[Job]:
-        """Take all batches from a worker that has ended: the jobs of those begun; the others are put back."""
+        """Take all batches from a worker that has ended: the jobs that end with it; the others are put back."""
         self._backpressure.release()
         begun, untouched = self._split()
         self._pool.queue.ahead -= sum(len(sent.jobs) for sent in list(self.outstanding)[1:])
         self.outstanding.clear()
-        self._pool.queue.put_back([job for sent in untouched for job in sent.jobs])
-        return [job for sent in begun for job in sent.jobs]
+        lost = self._pool.put_back(self, [job for sent in untouched for job in sent.jobs])
+        return [job for sent in begun for job in sent.jobs] + lost
 
     # -- the end -------------------------------------------------------------------------------------------------
 

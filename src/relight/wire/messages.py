@@ -59,6 +59,8 @@ class Load(msgspec.Struct, array_like=True):
     environment: dict[str, str]
     concurrent: bool = False
     """Whether batches run at the same time (`asyncCommunication`)."""
+    continuous: bool = False
+    """Whether requests that the handler does not end come again with the next batch (continuous batching)."""
 
 
 class Item(msgspec.Struct, array_like=True, gc=False):
@@ -91,7 +93,8 @@ class Notice(msgspec.Struct, array_like=True, gc=False):
 class Answer(msgspec.Struct, array_like=True, gc=False):
     """The answer to one request: `length` bytes of the payload, with status, phrase and headers of the handler.
 
-    With `error` the bytes are the message of an error that concerns this request alone.
+    With `error` the bytes are the message of an error that concerns this request alone. With `more` they are a part:
+    the request is not done, and comes again, without its inputs (continuous batching).
     """
 
     length: int
@@ -99,6 +102,7 @@ class Answer(msgspec.Struct, array_like=True, gc=False):
     phrase: str | None = None
     headers: dict[str, str] | None = None
     error: bool = False
+    more: bool = False
 
 
 class Failure(msgspec.Struct, array_like=True, gc=False):

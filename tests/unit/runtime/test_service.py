@@ -6,6 +6,7 @@ import gc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
 import pytest
 
 from relight.runtime.handler_loader import EntryPoint
@@ -292,3 +293,67 @@ def test_an_intermediate_result_that_does_not_fit(result: Any) -> None:
 
     with pytest.raises(ValueError, match="a list of 2 items"):
         rig.service.send_intermediate(result, 200, "")
+
+
+# -- continuous batching -----------------------------------------------------------------------------------------
+
+CONTINUOUS = msgspec.structs.replace(LOAD, continuous=True)
+
+
+def stepping(*criteria: Any) -> Handle:
+    def handle(data: list[Any], context: Context) -> list[str]:
+        context.stopping_criteria = list(criteria)
+        return ["part"] * len(data)
+
+    return handle
+
+
+def test_the_criteria_say_who_goes_on() -> None:
+    seen = []
+
+    def note(result: Any) -> bool:
+        seen.append(result)
+        return False
+
+    rig = Rig(stepping(note, lambda _: True, lambda _: None, None), load=CONTINUOUS)
+    rig.run(b"a", b"b", b"c", b"d")
+
+    assert [answer.more for answer in rig.reply.answers] == [True, False, False, False]
+    assert seen == ["part"]
+
+
+def test_without_continuous_batching_nobody_goes_on() -> None:
+    rig = Rig(stepping(lambda _: False))
+    rig.run(b"a")
+
+    assert rig.reply.answers == [Answer(4)]
+
+
+def test_without_criteria_nobody_goes_on() -> None:
+    rig = Rig(returning(["part"]), load=CONTINUOUS)
+    rig.run(b"a")
+
+    assert rig.reply.answers == [Answer(4)]
+
+
+@pytest.mark.parametrize("criteria", [[], [lambda result: result[99]], [5]])
+def test_criteria_that_fail(criteria: list[Any]) -> None:
+    rig = Rig(stepping(*criteria), load=CONTINUOUS)
+    rig.run(b"a")
+
+    assert rig.reply.failure == Failure(503, "Prediction failed")
+
+
+def test_an_answer_that_is_refused_is_the_last() -> None:
+    rig = Rig(lambda data, context: stepping(lambda _: False)(data, context) and ["x" * 200], load=CONTINUOUS)
+    rig.run(b"a")
+
+    (answer,) = rig.reply.answers
+    assert (answer.error, answer.more) == (True, False)
+
+
+def test_a_description_has_no_criteria() -> None:
+    rig = Rig(stepping(lambda _: False), load=CONTINUOUS)
+    rig.service.run(Batch(1, [Item("id", [], {"describe": "True"}, [])]), b"")
+
+    assert rig.reply.answers == [Answer(4)]

@@ -19,9 +19,8 @@ from relight.serving.batching import AdaptiveBatching, BatchingPolicy
 from relight.serving.devices import DeviceAssigner
 from relight.serving.job import Job, RequestIds
 from relight.serving.launchers.base import ExitStatus, LaunchError
-from relight.serving.model import VersionSettings
-from relight.serving.pool import PoolSettings, WorkerPool
-from relight.serving.queue import JobQueue
+from relight.serving.model import VersionSettings, batching_of
+from relight.serving.pool import PoolSettings
 from relight.wire.frames import Frame, FrameDecoder, encode_head
 from relight.wire.messages import Answer, Batch, Failure, Kind, Load, Loaded, LoadFailed
 from relight.wire.messages import Reply as ReplyMessage
@@ -249,6 +248,11 @@ class Peer:
     def answer(self, batch: Batch, *bodies: bytes, kind: int = Kind.REPLY) -> None:
         self.send(kind, ReplyMessage(batch.seq, [Answer(len(body)) for body in bodies]), b"".join(bodies))
 
+    def step(self, batch: Batch, *bodies: bytes, more: Sequence[bool]) -> None:
+        """Answer a batch of a model with continuous batching; `more` says for each request whether it goes on."""
+        answers = [Answer(len(body), more=goes_on) for body, goes_on in zip(bodies, more, strict=True)]
+        self.send(Kind.REPLY, ReplyMessage(batch.seq, answers), b"".join(bodies))
+
     def fail(self, batch: Batch, status: int, message: str, kind: int = Kind.REPLY) -> None:
         self.send(kind, ReplyMessage(batch.seq, [], Failure(status, message)))
 
@@ -317,10 +321,10 @@ class Rig:
     ) -> None:
         self.launcher = FakeLauncher(with_page=with_page)
         self.settings = VersionSettings("m", "1.0", "m.mar", "h", **version)
-        self.queue = JobQueue(self.settings.queue_size)
+        pool, self.queue = batching_of(self.settings)
         self.ids = iter(range(9000, 10000))
         folder = Path("/nowhere")
-        self.pool = WorkerPool(
+        self.pool = pool(
             PoolSettings(self.settings, Archive("m.mar", folder, folder, folder, False, None, None, ()), False),
             self.queue,
             policy or AdaptiveBatching(self.settings.batch_size, 0.0),

@@ -207,7 +207,6 @@ def test_what_describe_reports() -> None:
     assert plain == {
         "parallelType": "",
         "parallelLevel": 0,
-        "continuousBatching": False,
         "useVenv": False,
         "stateful": False,
         "sequenceMaxIdleMSec": 0,
