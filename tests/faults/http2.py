@@ -181,6 +181,7 @@ class Http2Client(Client):
         self.gives_room = True
         """Whether received data is acknowledged by WINDOW_UPDATE frames."""
         self._decoder = hpack.Decoder(1 << 20)
+        self._decoder.max_allowed_table_size = 1 << 32
         if not bare:
             self.send(PREFACE + settings_frame(settings or {}))
 
