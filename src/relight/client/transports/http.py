@@ -167,17 +167,17 @@ class _Clock:
     def translated(self) -> Iterator[None]:
         try:
             yield
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ssl.SSLError) as error:  # httpx lets some of the latter through
             raise self._error(error) from error
 
-    def _error(self, error: httpx.HTTPError) -> ClientError:
+    def _error(self, error: httpx.HTTPError | ssl.SSLError) -> ClientError:
         text = str(error) or type(error).__name__
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return DeadlineExceeded(f"no answer within {self._limit} s")
         if self.begun and isinstance(error, httpx.TransportError):
             # That is how the server says that a handler failed when its answer has begun (rest_api.md §3.12).
             return PredictionFailed(f"the stream broke off: {text}")
-        return Unavailable(text) if isinstance(error, httpx.TransportError) else ServerError(text)
+        return Unavailable(text) if isinstance(error, (httpx.TransportError, ssl.SSLError)) else ServerError(text)
 
 
 def _answer(response: httpx.Response, content: bytes, request: HttpRequest) -> HttpResponse:
