@@ -49,6 +49,20 @@ def gate(grpc_server: Server) -> Iterator[Gate]:
     gate.open()
 
 
+@pytest.fixture(scope="module")
+def logged(make_grpc_server: ServerFactory) -> Server:
+    """A server that nobody else calls: each test waits for the lines of all its calls."""
+    made = make_grpc_server()
+    for url in ("noop.mar", "probe.mar", "streamer.mar"):
+        assert made.register(url, initial_workers=1).status == 200
+    return made
+
+
+@pytest.fixture
+def logged_api(logged: Server, connect: Connect) -> Api:
+    return connect(logged)
+
+
 def access_lines(server: Server, method: str) -> list[tuple[str, int]]:
     """Return peer port and status of each call of a method in the access log, whose lines must have the right form."""
     text = (server.logs / "access_log.log").read_text()
@@ -69,52 +83,55 @@ def wait_line(server: Server, method: str, before: int) -> tuple[str, int]:
 
 @pytest.mark.parametrize(
     ("model", "inputs", "code"),
-    [("noop", {}, 0), ("nope", {}, 13), ("m", {"mode": "raise"}, 14), ("m", {"mode": "predict", "code": "404"}, 5)],
+    [
+        ("noop", {}, 0),
+        ("nope", {}, 13),
+        ("probe", {"mode": "raise"}, 14),
+        ("probe", {"mode": "predict", "code": "404"}, 5),
+    ],
 )
 def test_access_log_of_predictions(
-    grpc_server: Server, api: Api, model: str, inputs: dict[str, bytes | str], code: int
+    logged: Server, logged_api: Api, model: str, inputs: dict[str, bytes | str], code: int
 ) -> None:
     method = f"{INFERENCE}/Predictions"
-    before = len(access_lines(grpc_server, method))
-    call = api.start(model, inputs)
+    before = len(access_lines(logged, method))
+    call = logged_api.start(model, inputs)
     assert int(call.code().value[0]) == code
-    assert wait_line(grpc_server, method, before)[1] == code
+    assert wait_line(logged, method, before)[1] == code
 
 
-def test_access_log_of_streams(grpc_server: Server, api: Api) -> None:
-    with grpc_server.registered("streamer.mar", "logged", initial_workers=1):
-        method = f"{INFERENCE}/StreamPredictions"
-        before = len(access_lines(grpc_server, method))
-        assert read_all(api.stream("logged", {"n": "2"})).code == StatusCode.OK
-        assert wait_line(grpc_server, method, before)[1] == 0
+def test_access_log_of_streams(logged: Server, logged_api: Api) -> None:
+    method = f"{INFERENCE}/StreamPredictions"
+    before = len(access_lines(logged, method))
+    assert read_all(logged_api.stream("streamer", {"n": "2"})).code == StatusCode.OK
+    assert wait_line(logged, method, before)[1] == 0
 
 
-def test_access_log_of_a_stream_of_requests(grpc_server: Server, api: Api) -> None:
+def test_access_log_of_a_stream_of_requests(logged: Server, logged_api: Api) -> None:
     method = f"{INFERENCE}/StreamPredictions2"
-    before = len(access_lines(grpc_server, method))
-    assert api.converse().finish().code == StatusCode.OK
-    assert wait_line(grpc_server, method, before)[1] == 0
+    before = len(access_lines(logged, method))
+    assert logged_api.converse().finish().code == StatusCode.OK
+    assert wait_line(logged, method, before)[1] == 0
 
 
-def test_access_log_of_ping_and_management(grpc_server: Server, api: Api) -> None:
+def test_access_log_of_ping_and_management(logged: Server, logged_api: Api) -> None:
     methods = [f"{INFERENCE}/Ping", f"{MANAGEMENT}/DescribeModel"]
-    before = [len(access_lines(grpc_server, method)) for method in methods]
-    api.ping()
+    before = [len(access_lines(logged, method)) for method in methods]
+    logged_api.ping()
     with pytest.raises(grpc.RpcError):
-        api.management.DescribeModel(management_pb2.DescribeModelRequest(model_name="nope"))
-    found = [wait_line(grpc_server, method, count)[1] for method, count in zip(methods, before, strict=True)]
+        logged_api.management.DescribeModel(management_pb2.DescribeModelRequest(model_name="nope"))
+    found = [wait_line(logged, method, count)[1] for method, count in zip(methods, before, strict=True)]
     assert found == [0, 5]
 
 
-def test_access_log_of_a_cancelled_call(grpc_server: Server, api: Api, gate: Gate) -> None:
-    with grpc_server.registered("probe.mar", "logged", initial_workers=1):
-        method = f"{INFERENCE}/Predictions"
-        before = len(access_lines(grpc_server, method))
-        call = api.start("logged", {"mode": "place", "gate": gate.name})
-        gate.wait_arrived()
-        call.cancel()
-        gate.open()
-        assert wait_line(grpc_server, method, before)[1] == 1
+def test_access_log_of_a_cancelled_call(logged: Server, logged_api: Api) -> None:
+    method, gate = f"{INFERENCE}/Predictions", logged.gate()
+    before = len(access_lines(logged, method))
+    call = logged_api.start("probe", {"mode": "place", "gate": gate.name})
+    gate.wait_arrived()
+    call.cancel()
+    gate.open()
+    assert wait_line(logged, method, before)[1] == 1
 
 
 @pytest.mark.fix
