@@ -10,6 +10,8 @@ import json
 
 import numpy as np
 
+from ts.handler_utils.utils import send_intermediate_predict_response
+
 TYPES = {
     "BOOL": np.bool_,
     "INT8": np.int8,
@@ -31,14 +33,19 @@ TYPES = {
 def handle(data, context):
     if data is None:
         return None
+    if len(data) == 1 and op_of(data[0]["body"]) == "pieces":
+        text = json.dumps(whole(data[0]["body"]))
+        send_intermediate_predict_response([text[:20]], context.request_ids, "", 200, context)
+        return [text[20:]]
     return [answer(row["body"], len(data), context.manifest["model"]) for row in data]
 
 
+def op_of(body):
+    return (body.get("parameters") or {}).get("op") or body.get("id", "").removeprefix("op:")
+
+
 def answer(body, rows, model):
-    if isinstance(body, (bytes, bytearray)):
-        body = json.loads(body)
-    op = (body.get("parameters") or {}).get("op") or body.get("id", "").removeprefix("op:")
-    special = SPECIAL.get(op)
+    special = SPECIAL.get(op_of(body))
     if special is not None:
         return special(body)
     outputs = [output(tensor) for tensor in body["inputs"]]

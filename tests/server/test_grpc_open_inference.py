@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,11 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.support import open_inference
-from tests.support.grpc_api import BAD_REQUEST, ISE, MNF, MVNF, OPEN_INFERENCE, expect_error, no_worker
+from tests.support.grpc_api import BAD_REQUEST, ISE, MNF, MVNF, OPEN_INFERENCE, REFUSED, expect_error, no_worker
 from tests.support.server import is_reference
 from tests.support.waiting import wait_for
 from tritonclient.utils import InferenceServerException
@@ -422,7 +426,58 @@ def test_torchserves_service_gives_no_parameters(api: Api) -> None:
     assert not answer.outputs[0].parameters
 
 
-# Switches
+@pytest.mark.fix
+@pytest.mark.parametrize("official", [True, False])
+def test_an_answer_in_pieces_is_put_together(api: Api, official: bool) -> None:
+    answer = infer(api, request("INT32", [1], id="op:pieces"), official=official)
+    assert [output.name for output in answer.outputs] == ["seen"]
+
+
+# Switches and surroundings
+
+
+def test_with_the_kservev2_envelope(make_server: ServerFactory, connect: Connect) -> None:
+    server = make_server({"ts_open_inference_protocol": "true", "service_envelope": "kservev2"})
+    assert server.register("noop.mar", initial_workers=1).status == 200
+    api = connect(server)
+    message = request("INT32", [1, 2], [2, 1], model_name="noop")
+    message.inputs.append(request("FP32", [0.5]).inputs[0])
+    message.inputs[1].name = "b"
+    answer = infer(api, message)
+    assert (answer.id, answer.model_name, answer.model_version) == ("5", "noop", "1.0")
+    assert [(each.name, each.datatype, list(each.shape)) for each in answer.outputs] == [
+        ("a", "BYTES", [1]),
+        ("b", "BYTES", [1]),
+    ]
+    assert [list(each.contents.bytes_contents) for each in answer.outputs] == [[b'"ok"'], [b'"ok"']]
+    message.id = ""
+    assert uuid.UUID(infer(api, message).id).version == 4
+    server.stop()
+
+
+def test_tokens(make_server: ServerFactory, connect: Connect) -> None:
+    server = make_server({"ts_open_inference_protocol": "true", "disable_token_authorization": "false"})
+    live = connect(server).open_inference.ServerLive
+    for metadata in ((), (("authorization", server.bearer("management")["Authorization"]),)):
+        with expect_error(grpc.StatusCode.PERMISSION_DENIED, REFUSED):
+            live(pb.ServerLiveRequest(), metadata=metadata)
+    bearer = server.bearer("inference")["Authorization"]
+    assert live(pb.ServerLiveRequest(), metadata=(("authorization", bearer),)).live
+    server.stop()
+
+
+@pytest.mark.fix
+def test_reflection_and_health_know_both_names(api: Api) -> None:
+    reflection = ProtoReflectionDescriptorDatabase(api.inference_channel)
+    assert {OFFICIAL, OPEN_INFERENCE} <= set(reflection.get_services())
+    pool = DescriptorPool(reflection)
+    for name in (OFFICIAL, OPEN_INFERENCE):
+        package = name.rpartition(".")[0]
+        method = pool.FindServiceByName(name).FindMethodByName("ModelInfer")
+        assert method.input_type.full_name == f"{package}.ModelInferRequest"
+        body = health_pb2.HealthCheckRequest(service=name).SerializeToString()
+        answer = health_pb2.HealthCheckResponse.FromString(api.raw("/grpc.health.v1.Health/Check", body))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.mark.parametrize("service", [OPEN_INFERENCE, OFFICIAL])

@@ -382,6 +382,16 @@ def test_malformed_tensors(oip: Server, datatype: str, size: int, data: bytes, m
     assert_json(response, 400, {"error": f"Tensor a: {message}"})
 
 
+@pytest.mark.fix
+def test_an_answer_in_pieces_is_put_together(oip: Server) -> None:
+    response = post(oip, "/v2/models/oip/infer", wants(op("pieces"), {"name": "seen"}))
+    assert (response.header("content-type"), response.header("ts_stream_next")) == ("application/json", None)
+    assert [output["name"] for output in response.json()["outputs"]] == ["seen"]
+    response = post(oip, "/v2/models/oip/infer", op("pieces"))
+    assert response.header("ts_stream_next") == "true"
+    assert [output["name"] for output in response.json()["outputs"]] == ["seen"]
+
+
 # Triton's client
 
 

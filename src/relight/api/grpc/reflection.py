@@ -136,7 +136,9 @@ def _under(file: FileDescriptor, package: str) -> FileDescriptorProto:
         message = pending.pop()
         pending += message.nested_type
         for field in message.field:
-            field.type_name = field.type_name.replace(old, new, 1)
+            # Even an empty name would make a number a message.
+            if field.type_name:
+                field.type_name = field.type_name.replace(old, new, 1)
     for service in copy.service:
         for method in service.method:
             method.input_type = method.input_type.replace(old, new, 1)
