@@ -6,6 +6,7 @@ import asyncio
 import logging
 import resource
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,6 @@ from relight.telemetry.access_log import AccessLog
 from relight.telemetry.logs import Logs
 
 if TYPE_CHECKING:
-    import socket
     import ssl
 
     from relight.api.grpc.listener import GrpcListener
@@ -224,7 +224,6 @@ class Server:
             open_inference = OpenInferenceApi(self.registry, settings.max_request_size)
         management = ManagementApi(self.registry, enable_model_api=settings.enable_model_api)
         metrics = MetricsApi() if settings.enable_metrics_api else None
-        loop = asyncio.get_running_loop()
         for role, address, bound in self._sockets:
             listener = HttpListener(
                 settings,
@@ -235,35 +234,36 @@ class Server:
                 management=management if address == settings.management_address else None,
                 metrics=metrics if address == settings.metrics_address or settings.merged else None,
             )
-            self._listeners.append(listener)
-            create = loop.create_unix_server if address.scheme == "unix" else loop.create_server
-            try:
-                self._servers.append(await create(listener.connection, sock=bound, backlog=_BACKLOG))
-            except OSError as error:
-                raise _cannot_bind(role, str(address), error) from error
-            logger.info("%s API bind to: %s", role, address)
-        await self._accept_grpc()
-
-    async def _accept_grpc(self) -> None:
-        """Serve gRPC.
-
-        Raises:
-            StartError: another server has begun to listen on a port meanwhile.
-        """
-        common = self._settings, self.registry, self._access_log, self._tokens
+            await self._listen(role, str(address), bound, listener)
+        common = settings, self.registry, self._access_log, self._tokens
         listeners = {"inference": inference_listener(*common), "management": management_listener(*common)}
-        loop = asyncio.get_running_loop()
         for role, bound in self._grpc_sockets.items():
-            listener = listeners[role]
-            self._listeners.append(listener)
             host, port = bound.getsockname()[:2]
-            try:
-                self._servers.append(
-                    await loop.create_server(listener.connection, sock=bound, backlog=_BACKLOG, ssl=self._tls)
-                )
-            except OSError as error:
-                raise _cannot_bind(f"gRPC {role}", f"{host}:{port}", error) from error
-            logger.info("gRPC %s API bind to: %s:%d%s", role, host, port, " (TLS)" if self._tls else "")
+            await self._listen(f"gRPC {role}", f"{host}:{port}", bound, listeners[role], self._tls)
+
+    async def _listen(
+        self,
+        role: str,
+        place: str,
+        bound: socket.socket,
+        listener: HttpListener | GrpcListener,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        unix = bound.family == socket.AF_UNIX
+        try:
+            # Not left to uvloop, which does not say so when another socket listens there.
+            bound.listen(_BACKLOG)
+            server = await (
+                loop.create_unix_server(listener.connection, sock=bound, backlog=_BACKLOG)
+                if unix
+                else loop.create_server(listener.connection, sock=bound, backlog=_BACKLOG, ssl=tls)
+            )
+        except OSError as error:
+            raise _cannot_bind(role, place, error) from error
+        self._listeners.append(listener)
+        self._servers.append(server)
+        logger.info("%s API bind to: %s%s", role, place, " (TLS)" if tls else "")
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ import re
 import signal
 import socket
 import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 from google.protobuf import empty_pb2
 from grpc import StatusCode
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.support.grpc_api import HEALTHY, predictions, read_all
 from tests.support.server import Server, is_reference
 from tests.support.waiting import wait_for
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import ServerFactory
     from tests.server.conftest import Connect
+    from tests.support.grpc_api import Stream
 
 not_there = pytest.mark.skipif(is_reference(), reason="TorchServe writes Java's exceptions")
 
@@ -54,7 +58,7 @@ def test_port_in_use(tmp_path: Path, key: str) -> None:
 def test_one_port_for_both(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.config["grpc_management_port"] = port = server.config["grpc_inference_port"]
-    assert_does_not_start(server, rf"\b{port}\b")
+    assert_does_not_start(server, rf"\b{port}\b", "(?i)in use")
 
 
 @not_there
@@ -160,6 +164,34 @@ def test_idle_connections_do_not_hold_up_the_end(make_grpc_server: ServerFactory
     with pytest.raises(grpc.RpcError) as caught:
         api.ping(timeout=20)
     assert caught.value.code() == StatusCode.UNAVAILABLE
+
+
+@pytest.mark.fix
+@pytest.mark.parametrize("kind", ["StreamPredictions2", "Watch", "ServerReflectionInfo"])
+@pytest.mark.skipif(is_reference(), reason="it would wait for ever")
+def test_streams_without_work_do_not_hold_up_the_end(
+    make_grpc_server: ServerFactory, connect: Connect, kind: str
+) -> None:
+    server = make_grpc_server({"shutdown_timeout": "600"})
+    api = connect(server)
+    requests: SimpleQueue[reflection_pb2.ServerReflectionRequest | None] = SimpleQueue()
+    call: Stream[object]
+    if kind == "Watch":
+        call = health_pb2_grpc.HealthStub(api.inference_channel).Watch(health_pb2.HealthCheckRequest())
+        next(call)
+    elif kind == "StreamPredictions2":
+        conversation = api.converse(600)
+        conversation.send("nope", sequence_id="s1")
+        assert conversation.read().status.message == "Model not found: nope"
+        call = conversation.call
+    else:
+        requests.put(reflection_pb2.ServerReflectionRequest(list_services="*"))
+        stub = reflection_pb2_grpc.ServerReflectionStub(api.inference_channel)
+        call = stub.ServerReflectionInfo(iter(requests.get, None))
+        next(call)
+    server.stop()
+    assert read_all(call).code in {StatusCode.OK, StatusCode.UNAVAILABLE}
+    requests.put(None)
 
 
 def test_clients_reconnect_after_a_restart(make_grpc_server: ServerFactory, connect: Connect) -> None:

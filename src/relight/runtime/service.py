@@ -73,7 +73,7 @@ class Service:
         Raises:
             ValueError: `result` is not a list with one item per request.
         """
-        if code != 200:
+        if not 200 <= code < 300:
             self._channel.send(Kind.CHUNK, Reply(self._seq, [], _failure(code, message)))
             return
         if not isinstance(result, list) or len(result) != len(self._processors):
