@@ -17,6 +17,7 @@ def describe(version: ModelVersion) -> dict[str, Any]:
     """The members that TorchServe has, in its order; relight's own come last where an object has any."""
     settings = version.settings
     extra = settings.described
+    sequences = settings.sequences
     document: dict[str, Any] = {
         "modelName": settings.name,
         "modelVersion": settings.version,
@@ -41,11 +42,11 @@ def describe(version: ModelVersion) -> dict[str, Any]:
         "continuousBatching": settings.continuous_batching,
         "useJobTicket": settings.use_job_ticket,
         "useVenv": extra["useVenv"],
-        "stateful": extra["stateful"],
-        "sequenceMaxIdleMSec": extra["sequenceMaxIdleMSec"],
-        "sequenceTimeoutMSec": extra["sequenceTimeoutMSec"],
-        "maxNumSequence": extra["maxNumSequence"],
-        "maxSequenceJobQueueSize": extra["maxSequenceJobQueueSize"],
+        "stateful": settings.sequence_batching,
+        "sequenceMaxIdleMSec": sequences.max_idle_ms,
+        "sequenceTimeoutMSec": sequences.timeout_ms,
+        "maxNumSequence": sequences.max_sequences,
+        "maxSequenceJobQueueSize": sequences.queue_size,
         "loadedAtStartup": settings.loaded_at_startup,
         "workers": [_describe_worker(worker) for worker in version.pool.workers],
         "jobQueueStatus": {

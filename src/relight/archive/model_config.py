@@ -62,7 +62,7 @@ class ModelConfig:
         continuous_batching: Requests join and leave a running batch.
         sequence_batching: Requests of one sequence go to one worker, in order.
         sequence_max_idle_msec: Milliseconds after which an idle sequence ends.
-        sequence_timeout_msec: Milliseconds that a request of a sequence may take; 0 for no limit.
+        sequence_timeout_msec: Milliseconds that a sequence may last in all; 0 for no limit.
         max_num_sequence: Sequences at once, at least 1.
         max_sequence_job_queue_size: Requests that may wait in one sequence, at least 1.
         async_communication: The handler works asynchronously.

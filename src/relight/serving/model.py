@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 from relight.errors import ServiceUnavailableError
 from relight.serving.batching import POLICIES
 from relight.serving.batching.continuous import ContinuousPool
+from relight.serving.batching.sequence import SequencePool
 from relight.serving.pool import PoolSettings, WorkerPool
 from relight.serving.queue import JobQueue
+from relight.serving.refusals import no_worker
+from relight.serving.sequence import SequenceSettings
+from relight.serving.sequences import SequenceQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,12 +23,6 @@ if TYPE_CHECKING:
     from relight.serving.devices import DeviceAssigner
     from relight.serving.job import Job
     from relight.serving.launchers.base import Launcher
-
-_NO_INFERENCE_WORKER = (
-    "has no worker to serve inference request. Please use scale workers API to add workers. If this is a sequence "
-    "inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
-)
-_NO_DESCRIBE_WORKER = "has no worker to serve describe request. Please use scale workers API to add workers."
 
 
 @dataclass(slots=True)
@@ -54,8 +52,11 @@ class VersionSettings:
     config: dict[str, Any] = field(default_factory=dict)
     """The whole document of the model's configuration file."""
     continuous_batching: bool = False
+    sequence_batching: bool = False
+    sequences: SequenceSettings = field(default_factory=SequenceSettings)
+    """Without `sequence_batching` for describe alone."""
     described: dict[str, Any] = field(default_factory=dict)
-    """Keys that describe reports and nothing else reads yet (parallel and sequence settings)."""
+    """Keys that describe reports and nothing else reads yet (parallel settings, environments)."""
     environment: dict[str, str] = field(default_factory=dict)
     envelope: str | None = None
     limit_max_image_pixels: bool = True
@@ -66,6 +67,8 @@ class VersionSettings:
 
 def batching_of(settings: VersionSettings) -> tuple[type[WorkerPool], JobQueue]:
     """How a version's requests wait for its workers, and how these get them."""
+    if settings.sequence_batching:
+        return SequencePool, SequenceQueue(settings.sequences, settings.name)
     if settings.continuous_batching:
         return ContinuousPool, JobQueue(settings.queue_size)
     return WorkerPool, JobQueue(settings.queue_size)
@@ -103,7 +106,9 @@ class ModelVersion:
         )
         self._client_timeout = settings.client_timeout_ms / 1000
         self._tickets = settings.use_job_ticket
-        self.streams_alone = not (settings.continuous_batching or settings.described.get("stateful"))
+        self.sequences = settings.sequences if settings.sequence_batching else None
+        """For versions with sequence batching: how requests name their sequence, among others."""
+        self.streams_alone = not (settings.continuous_batching or settings.sequence_batching)
         """Whether a streaming gRPC call is a batch of its own; stateful models have their own rules."""
 
     def submit(self, job: Job, named_version: str | None = None) -> None:
@@ -115,10 +120,11 @@ class ModelVersion:
 
         Raises:
             ServiceUnavailableError: no worker can take it now.
+            BadRequestError: it names no sequence, and the version has sequence batching.
         """
         pool = self.pool
         if not pool.alive or (self._tickets and not pool.has_idle_worker) or not self.queue.put(job):
-            raise self._unavailable(job, named_version)
+            raise no_worker(self.settings.name, job, named_version)
         if self._client_timeout:
             job.timer = asyncio.get_running_loop().call_later(self._client_timeout, self._expire, job)
         pool.dispatch()
@@ -128,15 +134,6 @@ class ModelVersion:
             f"Request {job.request_id} was not answered within clientTimeoutInMills "
             f"{self.settings.client_timeout_ms} of model {self.settings.name}."
         )
-
-    def _unavailable(self, job: Job, named_version: str | None) -> ServiceUnavailableError:
-        name = self.settings.name
-        if "describe" in job.added:
-            return ServiceUnavailableError(f'Model "{name}" {_NO_DESCRIBE_WORKER}')
-        if named_version is None:
-            return ServiceUnavailableError(f'Model "{name}" {_NO_INFERENCE_WORKER}')
-        # The stray quote is TorchServe's, and clients match the text.
-        return ServiceUnavailableError(f'Model "{name}" Version {named_version}" {_NO_INFERENCE_WORKER}')
 
     async def close(self, timeout: float | None) -> None:
         """Let pending work end, then end the workers and remove the files.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relight.errors import BadRequestError, InvalidModelError
 from relight.serving.model import VersionSettings
+from relight.serving.sequence import SequenceSettings
 
 if TYPE_CHECKING:
     from relight.archive.manifest import Manifest
@@ -114,6 +115,8 @@ def choose_settings(
         loaded_at_startup=registration.at_startup,
         config=config.raw,
         continuous_batching=bool(config.continuous_batching),
+        sequence_batching=bool(config.sequence_batching),
+        sequences=_sequences(config, settings),
         described=_described(config),
         environment=_environment(settings),
         envelope=settings.service_envelope or None,
@@ -125,11 +128,19 @@ def choose_settings(
 
 
 def _check_batching(config: ModelConfig) -> None:
-    if config.async_communication and config.continuous_batching:
+    if config.sequence_batching and not config.sequence_max_idle_msec:
         raise InvalidModelError(
-            "continuousBatching needs a handler that answers one batch after the other: it does not go with "
-            "asyncCommunication."
+            "sequenceBatching needs sequenceMaxIdleMSec: the milliseconds without a request after which a sequence is "
+            "forgotten."
         )
+    for key, wanted in (
+        ("continuousBatching", config.continuous_batching),
+        ("sequenceBatching", config.sequence_batching),
+    ):
+        if wanted and config.async_communication:
+            raise InvalidModelError(
+                f"{key} is for handlers that answer one batch after the other: it does not go with asyncCommunication."
+            )
 
 
 def _first(*values: int | None) -> int:
@@ -180,17 +191,25 @@ def _device_ids(config: ModelConfig, gpus: int) -> list[int]:
 
 
 def _described(config: ModelConfig) -> dict[str, Any]:
-    sequence = bool(config.sequence_max_idle_msec)
     return {
         "parallelType": config.parallel_type or "",
         "parallelLevel": (config.parallel_level or 0) if config.parallel_type else 0,
         "useVenv": bool(config.use_venv),
-        "stateful": bool(config.sequence_batching),
-        "sequenceMaxIdleMSec": config.sequence_max_idle_msec or 0,
-        "sequenceTimeoutMSec": (config.sequence_timeout_msec or 0) if sequence else 0,
-        "maxNumSequence": (config.max_num_sequence or 1) if sequence else 0,
-        "maxSequenceJobQueueSize": (config.max_sequence_job_queue_size or 1) if sequence else 0,
     }
+
+
+def _sequences(config: ModelConfig, settings: Settings) -> SequenceSettings:
+    """Bounds of sequences; TorchServe reads none of them without an idle time, and describe shows that."""
+    idle = config.sequence_max_idle_msec or 0
+    return SequenceSettings(
+        max_idle_ms=idle,
+        timeout_ms=(config.sequence_timeout_msec or 0) if idle else 0,
+        max_sequences=(config.max_num_sequence or 1) if idle else 0,
+        queue_size=(config.max_sequence_job_queue_size or 1) if idle else 0,
+        id_header=settings.ts_header_key_sequence_id,
+        start_header=settings.ts_header_key_sequence_start,
+        end_header=settings.ts_header_key_sequence_end,
+    )
 
 
 def _environment(settings: Settings) -> dict[str, str]:

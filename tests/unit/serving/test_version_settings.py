@@ -11,6 +11,7 @@ from relight.archive.manifest import Manifest
 from relight.archive.model_config import ModelConfig
 from relight.archive.store import Archive
 from relight.errors import BadRequestError, InvalidModelError
+from relight.serving.sequence import SequenceSettings
 from relight.serving.version_settings import Registration, choose_settings
 from relight.settings import Settings
 
@@ -192,36 +193,50 @@ def test_the_cpp_runtime() -> None:
 
 
 def test_what_describe_reports() -> None:
-    plain = chosen().described
-    sequence = chosen(
+    plain = chosen(config={"parallel_level": 4}).described
+    parallel = chosen(config={"parallel_type": "tp", "parallel_level": 4}).described
+
+    assert plain == {"parallelType": "", "parallelLevel": 0, "useVenv": False}
+    assert parallel == plain | {"parallelType": "tp", "parallelLevel": 4}
+
+
+def test_sequences() -> None:
+    made = chosen(
         config={
             "sequence_batching": True,
             "sequence_max_idle_msec": 5,
             "sequence_timeout_msec": 6,
             "max_num_sequence": 7,
-            "parallel_level": 4,
-        }
-    ).described
-    parallel = chosen(config={"parallel_type": "tp", "parallel_level": 4, "max_num_sequence": 7}).described
+        },
+        settings={"ts_header_key_sequence_end": "x-end"},
+    )
 
-    assert plain == {
-        "parallelType": "",
-        "parallelLevel": 0,
-        "useVenv": False,
-        "stateful": False,
-        "sequenceMaxIdleMSec": 0,
-        "sequenceTimeoutMSec": 0,
-        "maxNumSequence": 0,
-        "maxSequenceJobQueueSize": 0,
-    }
-    assert sequence == plain | {
-        "stateful": True,
-        "sequenceMaxIdleMSec": 5,
-        "sequenceTimeoutMSec": 6,
-        "maxNumSequence": 7,
-        "maxSequenceJobQueueSize": 1,
-    }
-    assert parallel == plain | {"parallelType": "tp", "parallelLevel": 4}
+    assert made.sequence_batching
+    assert made.sequences == SequenceSettings(5, 6, 7, 1, end_header="x-end")
+
+
+def test_without_an_idle_time_no_other_bound_of_sequences_counts() -> None:
+    made = chosen(config={"sequence_timeout_msec": 6, "max_num_sequence": 7, "max_sequence_job_queue_size": 8})
+
+    assert not made.sequence_batching
+    assert made.sequences == SequenceSettings()
+
+
+def test_sequence_batching_needs_an_idle_time() -> None:
+    with pytest.raises(InvalidModelError, match="sequenceMaxIdleMSec"):
+        chosen(config={"sequence_batching": True})
+
+
+@pytest.mark.parametrize(
+    ("key", "config"),
+    [
+        ("continuousBatching", {"continuous_batching": True}),
+        ("sequenceBatching", {"sequence_batching": True, "sequence_max_idle_msec": 5}),
+    ],
+)
+def test_ways_of_batching_that_contradict_each_other(key: str, config: Values) -> None:
+    with pytest.raises(InvalidModelError, match=f"{key}.*asyncCommunication"):
+        chosen(config=config | {"async_communication": True})
 
 
 def test_the_environment_of_workers() -> None:

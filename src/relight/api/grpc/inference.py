@@ -102,7 +102,9 @@ def make_job(
         parts.append((name, "", len(value)))
         body.append(value)
         size += len(value)
-    return Job(request_id, [], {}, parts, body, size, reply, arrived, alone)
+    job = Job(request_id, [], {}, parts, body, size, reply, arrived, alone)
+    job.sequence_id = request.sequence_id or None
+    return job
 
 
 class UnaryReply:

@@ -81,7 +81,6 @@ class OpenRequests:
             raise BadRequestError("Parameter sequenceId is required.")
         version = resolve(service.registry, request.model_name, request.model_version)
         job = reply.job = make_job(request, service.ids.next(), reply, self._call.arrived)
-        job.sequence_id = request.sequence_id or None
         job.sequence_start = starts
         job.sequence_end = request.input.get(service.end_key) == b"true"
         self._jobs.add(job)

@@ -8,6 +8,7 @@ from relight.api.http import openapi
 from relight.api.http.forms import boundary_of, media_type, parse_multipart, parse_urlencoded
 from relight.api.http.json_text import status_body
 from relight.api.http.paths import parse_query
+from relight.api.http.sequence_headers import name_sequence
 from relight.errors import BadRequestError, ResourceNotFoundError
 from relight.serving.job import Job
 
@@ -120,6 +121,8 @@ class InferenceApi:
             exchange.json(openapi.model_inference_document(name))
             return
         job = Job(exchange.request_id, exchange.headers, added, parts, body, size, exchange, exchange.arrived)
+        if found.sequences is not None:
+            name_sequence(job, found.sequences)
         exchange.job = job
         exchange.body = []
         found.submit(job, version)

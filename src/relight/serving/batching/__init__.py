@@ -36,6 +36,9 @@ class BatchingPolicy(Protocol):
             waiting: Jobs in the queue now.
         """
 
+    def apart(self) -> BatchingPolicy:
+        """The policy for a worker that has requests of its own waiting, which no other may take."""
+
 
 POLICIES: dict[str, Callable[[int, float], BatchingPolicy]] = {
     "adaptive": AdaptiveBatching,

@@ -44,6 +44,10 @@ class AdaptiveBatching:
             self._expected = max(float(waiting), self._expected * 0.5)
         return left
 
+    def apart(self) -> AdaptiveBatching:
+        """The same: what it has learned holds for all workers."""
+        return self
+
     def served(self, count: int, seconds: float, waiting: int) -> None:
         """Learn how long batches take, and how many requests are under way at a time."""
         self._seconds += (seconds - self._seconds) * _SMOOTHING

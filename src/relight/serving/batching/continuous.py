@@ -13,6 +13,7 @@ from relight.serving.pool import WorkerPool
 from relight.serving.worker import State
 
 if TYPE_CHECKING:
+    from relight.serving.batching import BatchingPolicy
     from relight.serving.job import Job
     from relight.serving.worker import Worker
 
@@ -49,11 +50,11 @@ class ContinuousPool(WorkerPool):
     def worker_free(self, worker: Worker) -> None:
         """A worker has answered its step."""
         step = self._steps.pop(worker)
-        self._answered([job for job in step.jobs if job.state == DONE])
-        going_on = [job for job in step.jobs if job.state != DONE]
-        for job in going_on:
+        for job in step.jobs:
             job.parts, job.body, job.size = [], [], 0
-        going_on += [job for job in step.aside if job.state != DONE]
+        known = [*step.jobs, *step.aside]
+        self._answered([job for job in known if job.state == DONE])
+        going_on = [job for job in known if job.state != DONE]
         if not self._step(worker, going_on):
             super().worker_free(worker)
             return
@@ -65,13 +66,17 @@ class ContinuousPool(WorkerPool):
         """A worker has ended: what it did not know goes to another one, and what it knew is lost."""
         step = self._steps.pop(worker, None)
         known = [] if step is None else [*step.begun, *step.aside]
-        super().put_back(worker, [job for job in jobs if job not in known])
-        return known
+        return known + self._return(worker, [job for job in jobs if job not in known])
+
+    def _return(self, worker: Worker, jobs: list[Job]) -> list[Job]:  # noqa: ARG002 - others remember who had them
+        """Put back what a worker had not begun and did not know; what of it ends with the worker all the same."""
+        self.queue.put_back(jobs)
+        return []
 
     def _step(self, worker: Worker, going_on: list[Job]) -> bool:
         """Send the next step; False if there is none."""
         aside: list[Job] = []
-        new = self._joining(worker, going_on) if worker.state is State.READY else []
+        new = self._joining(worker, going_on)
         if new and new[0].alone:
             going_on, aside = [], going_on
         jobs = going_on + new
@@ -81,22 +86,22 @@ class ContinuousPool(WorkerPool):
         worker.send(jobs, self.clock())
         return True
 
-    def _joining(self, worker: Worker, going_on: list[Job]) -> list[Job]:  # noqa: ARG002 - others choose by worker
+    def _joining(self, worker: Worker, going_on: list[Job]) -> list[Job]:
         """The waiting jobs that a worker takes up with its next step; with what goes on, nobody waits for more."""
-        queue, size = self.queue, self.policy.batch_size
-        if not queue.waiting:
+        queue, policy = self.queue, self.policy
+        if not queue.waiting or worker.state is not State.READY:
             return []
         if queue.head_is_alone():
             return queue.take(1)
-        if not going_on and self._waits(queue.waiting, queue.oldest()):
+        if not going_on and self._waits(policy, queue.waiting, queue.oldest()):
             return []
-        return queue.take(size - len(going_on))
+        return queue.take(policy.batch_size - len(going_on))
 
-    def _waits(self, waiting: int, oldest: float) -> bool:
+    def _waits(self, policy: BatchingPolicy, waiting: int, oldest: float) -> bool:
         """Whether the policy wants an idle worker to wait for more."""
-        if waiting >= self.policy.batch_size:
+        if waiting >= policy.batch_size:
             return False
-        seconds = self.policy.wait(waiting, oldest, self.clock())
+        seconds = policy.wait(waiting, oldest, self.clock())
         if seconds > 0:
             self._arm(seconds)
         return seconds > 0

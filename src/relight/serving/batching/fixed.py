@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 
 class FixedBatching:
     """Waits for a full batch, whatever the load (`batchPolicy: fixed`).
@@ -33,6 +35,10 @@ class FixedBatching:
         if left <= 0:
             self._since = 0.0
         return left
+
+    def apart(self) -> FixedBatching:
+        """Another one, for it remembers when the first request could have gone to a worker."""
+        return copy(self)
 
     def served(self, count: int, seconds: float, waiting: int) -> None:
         """The rule learns nothing."""
