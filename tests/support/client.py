@@ -29,9 +29,10 @@ def addresses(server: Server, protocol: str) -> dict[str, str]:
 class Blocking:
     """An `AsyncClient`, or a session of one, whose calls wait for their end, on an event loop of its own."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, wrapped: Any) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wrapped: Any, opened: list[Generator[Any, None, None]]) -> None:
         self._loop = loop
         self._wrapped = wrapped
+        self._opened = opened
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._wrapped, name)
@@ -52,11 +53,16 @@ class Blocking:
             result = self._loop.run_until_complete(_called(member, args, kwargs))
             if inspect.isasyncgen(result):
                 return self._steps(result)
-            return Blocking(self._loop, result) if hasattr(result, "__aenter__") else result
+            return Blocking(self._loop, result, self._opened) if hasattr(result, "__aenter__") else result
 
         return call
 
     def _steps(self, parts: Any) -> Generator[Any, None, None]:
+        steps = self._stepping(parts)
+        self._opened.append(steps)
+        return steps
+
+    def _stepping(self, parts: Any) -> Generator[Any, None, None]:
         with contextlib.suppress(StopAsyncIteration), self._closing(parts):
             while True:
                 yield self._loop.run_until_complete(parts.__anext__())
@@ -80,11 +86,15 @@ class Clients:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._made: list[Any] = []
+        self._opened: list[Generator[Any, None, None]] = []
 
     def make(self, kind: str, **kwargs: Any) -> Any:
         """Return a client of the kind `sync` or `async`; the arguments are the client's own."""
         url = kwargs.pop("url")
-        made = Client(url, **kwargs) if kind == "sync" else Blocking(self._loop, AsyncClient(url, **kwargs))
+        if kind == "sync":
+            made: Any = Client(url, **kwargs)
+        else:
+            made = Blocking(self._loop, AsyncClient(url, **kwargs), self._opened)
         self._made.append(made)
         return made
 
@@ -93,6 +103,8 @@ class Clients:
         return self._loop.run_until_complete(work)
 
     def close(self) -> None:
+        for steps in self._opened:
+            steps.close()
         for client in self._made:
             client.close()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
