@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from relight.api.open_inference.tensors import DataType
 
 _Input = pb.ModelInferRequest.InferInputTensor
+_MOST_SHORTENED = 16384
+"""Floats of a request that get their shortest decimals: that takes 1 µs for each, in which nobody else is served."""
 
 
 def read_message(message: pb.ModelInferRequest, target: Target, *, legacy: bool) -> tuple[bytes, AnswerForm]:
@@ -48,6 +50,7 @@ def read_message(message: pb.ModelInferRequest, target: Target, *, legacy: bool)
     raw = _raw_contents(message)
     parameters = _parameters(message.parameters)
     plain = target.plain_bytes(parameters, default=raw is not None or not legacy)
+    short = sum(len(tensor.contents.fp32_contents) for tensor in message.inputs) <= _MOST_SHORTENED
     inputs = []
     for index, tensor in enumerate(message.inputs):
         entry: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "datatype": tensor.datatype}
@@ -55,7 +58,7 @@ def read_message(message: pb.ModelInferRequest, target: Target, *, legacy: bool)
         refuse_shared_memory(own, tensor.name)
         if own:
             entry["parameters"] = own
-        data = _typed(tensor, plain, legacy) if raw is None else _raw(tensor, raw[index], plain)
+        data = _typed(tensor, plain, legacy, short) if raw is None else _raw(tensor, raw[index], plain)
         if data is not None:
             entry["data"] = data
         inputs.append(entry)
@@ -89,7 +92,7 @@ def _raw(tensor: _Input, raw: bytes, plain: bool) -> msgspec.Raw:
     return data_of(datatype, from_raw(datatype, raw, tensor.shape, tensor.name), plain_bytes=plain)
 
 
-def _typed(tensor: _Input, plain: bool, legacy: bool) -> msgspec.Raw | None:
+def _typed(tensor: _Input, plain: bool, legacy: bool, short: bool) -> msgspec.Raw | None:
     """The data of a typed tensor: of the field for its datatype, whatever the others hold."""
     if legacy and (tensor.datatype not in DATATYPES or not DATATYPES[tensor.datatype].field):
         return None
@@ -99,7 +102,7 @@ def _typed(tensor: _Input, plain: bool, legacy: bool) -> msgspec.Raw | None:
     values = list(getattr(tensor.contents, datatype.field))
     if not legacy:
         check_count(len(values), tensor.shape, tensor.name)
-    return data_of(datatype, values, plain_bytes=plain, short=True)
+    return data_of(datatype, values, plain_bytes=plain, short=short)
 
 
 def _wanted(output: pb.ModelInferRequest.InferRequestedOutputTensor) -> dict[str, Any]:

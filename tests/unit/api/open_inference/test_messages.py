@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relight.api.open_inference.messages import metadata_message, read_message, result_message
@@ -18,6 +18,7 @@ from relight.api.open_inference.tensors import DATATYPES, to_raw
 from relight.errors import BadRequestError, InternalServerError
 from relight.protos import open_inference_grpc_pb2 as pb
 
+FEW = settings(max_examples=30, deadline=None)
 TARGET = Target("m", "1.0", {})
 
 ELEMENTS: dict[str, Any] = {
@@ -52,6 +53,7 @@ def echoed(body: bytes, form: AnswerForm) -> pb.ModelInferResponse:
 
 @pytest.mark.parametrize("datatype", ELEMENTS)
 @pytest.mark.parametrize("legacy", [True, False])
+@FEW
 @given(data=st.data())
 def test_typed_there_and_back(datatype: str, legacy: bool, data: st.DataObject) -> None:
     values = data.draw(st.lists(ELEMENTS[datatype]))
@@ -65,6 +67,7 @@ def test_typed_there_and_back(datatype: str, legacy: bool, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("datatype", ELEMENTS)
+@FEW
 @given(data=st.data())
 def test_raw_there_and_back(datatype: str, data: st.DataObject) -> None:
     raw = [to_raw(DATATYPES[datatype], data.draw(st.lists(ELEMENTS[datatype], min_size=2, max_size=2)), "a")] * 2
@@ -75,13 +78,16 @@ def test_raw_there_and_back(datatype: str, data: st.DataObject) -> None:
     assert not any(output.HasField("contents") for output in message.outputs)
 
 
-def test_short_decimals_for_typed_tensors_alone() -> None:
+def test_short_decimals_for_typed_tensors_that_are_not_large() -> None:
     body, _ = read_message(pb.ModelInferRequest(inputs=[typed("FP32", [0.1])]), TARGET, legacy=False)
     assert b'"data":[0.1]' in body
     tensor = pb.ModelInferRequest.InferInputTensor(name="a", datatype="FP32", shape=[1])
     request = pb.ModelInferRequest(inputs=[tensor], raw_input_contents=[struct.pack("<f", 0.1)])
     body, _ = read_message(request, TARGET, legacy=False)
     assert b'"data":[0.10000000149011612]' in body
+    many = pb.ModelInferRequest(inputs=[typed("FP32", [0.1] * 8192), typed("FP32", [0.1] * 8193)])
+    body, _ = read_message(many, TARGET, legacy=True)
+    assert b'"data":[0.10000000149011612,' in body
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relight.api.open_inference.request import AnswerForm, Target, read_rest
@@ -15,6 +15,7 @@ from relight.api.open_inference.response import read_result, to_rest
 from relight.api.open_inference.tensors import DATATYPES, to_raw
 from relight.errors import BadRequestError, InternalServerError
 
+FEW = settings(max_examples=30, deadline=None)
 KEYS = ["inputs", "outputs", "name", "shape", "datatype", "data", "parameters", "binary_data_size"]
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -70,6 +71,7 @@ def test_the_least_request() -> None:
     assert read({"inputs": []}) == ({"id": "", "model_name": "m", "inputs": []}, form(request_id=""))
 
 
+@FEW
 @given(st.data())
 def test_binary_inputs_of_all_kinds(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(["BOOL", "UINT8", "INT64", "BYTES"]), max_size=4))
@@ -148,6 +150,7 @@ def test_malformed_requests(document: object, message: str) -> None:
     assert caught.value.message.startswith(message)
 
 
+@FEW
 @given(DOCUMENTS)
 def test_any_json_is_read_or_refused(document: Any) -> None:
     try:

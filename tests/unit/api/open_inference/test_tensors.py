@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -41,6 +41,7 @@ DTYPES: dict[str, Any] = {
     "FP32": np.float32,
     "FP64": np.float64,
 }
+FEW = settings(max_examples=30, deadline=None)
 SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 FLOATS_32 = st.floats(width=32, allow_nan=False)
 
@@ -50,6 +51,7 @@ def arrays(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", DTYPES)
+@FEW
 @given(data=st.data())
 def test_raw_values_are_numpys(name: str, data: st.DataObject) -> None:
     values = data.draw(arrays(name))
@@ -59,6 +61,7 @@ def test_raw_values_are_numpys(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
+@FEW
 @given(data=st.data())
 def test_raw_there_and_back(name: str, data: st.DataObject) -> None:
     values = data.draw(arrays(name))
@@ -68,6 +71,7 @@ def test_raw_there_and_back(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in DTYPES if name != "FP16"])
+@FEW
 @given(data=st.data())
 def test_json_there_and_back(name: str, data: st.DataObject) -> None:
     values = data.draw(arrays(name))
@@ -77,6 +81,7 @@ def test_json_there_and_back(name: str, data: st.DataObject) -> None:
         np.testing.assert_array_equal(np.array(json.loads(bytes(text)), values.dtype), values.ravel())
 
 
+@FEW
 @given(st.lists(st.integers(0, 2**16 - 1)))
 def test_bfloats_are_read_as_others_read_them(words: list[int]) -> None:
     raw = struct.pack(f"<{len(words)}H", *words)
@@ -84,6 +89,7 @@ def test_bfloats_are_read_as_others_read_them(words: list[int]) -> None:
     np.testing.assert_array_equal(from_raw(DATATYPES["BF16"], raw, [len(words)], "t"), expected)
 
 
+@FEW
 @given(st.lists(st.floats(width=32)))
 def test_bfloats_are_written_as_others_write_them(values: list[float]) -> None:
     expected = np.array(values, np.float32).astype(ml_dtypes.bfloat16)
@@ -91,6 +97,7 @@ def test_bfloats_are_written_as_others_write_them(values: list[float]) -> None:
     np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
 
 
+@FEW
 @given(st.lists(st.binary(max_size=20)))
 def test_bytes_there_and_back(elements: list[bytes]) -> None:
     raw = to_raw(DATATYPES["BYTES"], elements, "t")
@@ -98,6 +105,7 @@ def test_bytes_there_and_back(elements: list[bytes]) -> None:
     assert from_raw(DATATYPES["BYTES"], memoryview(raw), [1, len(elements)], "t") == elements
 
 
+@FEW
 @given(st.binary(max_size=40), st.integers(0, 5))
 def test_any_bytes_are_elements_or_refused(raw: bytes, count: int) -> None:
     try:
@@ -107,11 +115,13 @@ def test_any_bytes_are_elements_or_refused(raw: bytes, count: int) -> None:
     assert to_raw(DATATYPES["BYTES"], elements, "t") == raw
 
 
+@FEW
 @given(st.binary(max_size=20))
 def test_texts_of_elements_there_and_back(element: bytes) -> None:
     assert bytes_of(text_of(element, plain=True), plain=True) == element
 
 
+@FEW
 @given(st.lists(FLOATS_32, max_size=50))
 def test_shortened_floats_are_the_same_floats_of_32_bits(values: list[float]) -> None:
     shortened = shorten(values)
@@ -119,6 +129,7 @@ def test_shortened_floats_are_the_same_floats_of_32_bits(values: list[float]) ->
     assert all(len(repr(short)) <= len(repr(value)) for short, value in zip(shortened, values, strict=True))
 
 
+@FEW
 @given(st.lists(st.integers(-9_999_999, 9_999_999).map(lambda number: number / 1000), max_size=50))
 def test_decimals_of_seven_digits_survive(decimals: list[float]) -> None:
     assert shorten(np.array(decimals, np.float32).tolist()) == [value + 0.0 for value in decimals]
