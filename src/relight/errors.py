@@ -17,6 +17,7 @@
     ├── InternalServerError         500  the server or a handler failed
     ├── WorkerDiedError             500/507  the worker ended while it ran the request
     └── ServiceUnavailableError     503  nobody can take the request now: try again later
+        └── WorkerStoppedError           the worker was ended on purpose, and had no time to finish the request
 
 Status and `type` strings are TorchServe's (rest_api.md §1.7); clients match on them.
 """
@@ -184,3 +185,10 @@ class ServiceUnavailableError(RelightError):
     status = 503
     grpc_code = "INTERNAL"
     wire_type = "ServiceUnavailableException"
+
+
+class WorkerStoppedError(ServiceUnavailableError):
+    """The worker was scaled down while it ran the request, and had no time, or no more, to finish it."""
+
+    def __init__(self) -> None:
+        super().__init__("Worker scaled down.")

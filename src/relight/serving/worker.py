@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from relight.errors import InternalServerError, ServiceUnavailableError, WorkerDiedError
+from relight.errors import InternalServerError, WorkerDiedError, WorkerStoppedError
 from relight.serving.backpressure import Backpressure
 from relight.serving.diagnosis import Diagnosis, oom_kills
 from relight.serving.job import DONE, RUNNING, Job
@@ -285,7 +285,7 @@ class Worker:
             if self.state is State.DRAINING:
                 self._bury(diagnosis)
             for job in self._settle():
-                job.fail(ServiceUnavailableError(f"Worker {self.worker_id} of model {self._pool.label} was stopped."))
+                job.fail(WorkerStoppedError())
             self.state = State.STOPPED
             return False
         self._bury(diagnosis)
