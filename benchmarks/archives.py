@@ -32,6 +32,7 @@ ARCHIVES = {
     for archive in (
         Archive("noop", "noop.py"),
         Archive("noop_b8", "noop.py", (8, 100)),
+        Archive("noop_b8_d5", "noop.py", (8, 5)),
         Archive("sleep_b8", "sleep5.py", (8, 100)),
         Archive("echo", "echo.py"),
         Archive("stream", "stream.py"),

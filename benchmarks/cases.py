@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import cold
 from benchmarks.figures import Figure, Sample, Target
+from benchmarks.grpc_load import GrpcLoad
 from benchmarks.load import Generators, Load, LoadResult
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Case:
     title: str
     archive: str
     figures: tuple[Figure, ...]
-    load: Load | None = None
+    load: Load | GrpcLoad | None = None
     measure: Callable[[Server, Generators], Sample] | None = field(default=None, repr=False)
 
 
@@ -40,17 +41,36 @@ def _rate(target: Target | None = None) -> Figure:
     return Figure("rate", "requests/s", "req/s", 0, more_is_better=True, target=target)
 
 
+def _calls(target: Target | None = None) -> Figure:
+    return Figure("rate", "calls/s", "/s", 0, more_is_better=True, target=target)
+
+
+def _messages(target: Target) -> Figure:
+    return Figure("chunk_rate", "messages/s", "/s", 0, more_is_better=True, target=target)
+
+
+def _mean(target: Target | None = None) -> Figure:
+    return Figure("mean", "mean", "ms", 3, more_is_better=False, target=target)
+
+
+def _first_message(target: Target | None = None) -> Figure:
+    return Figure("first_byte", "first message", "ms", 3, more_is_better=False, target=target)
+
+
 def _p50(target: Target | None = None) -> Figure:
     return Figure("p50", "p50", "ms", 3, more_is_better=False, target=target)
 
 
 _P99 = Figure("p99", "p99", "ms", 2, more_is_better=False)
+_OK = (b"ok",)
+_CHUNKS = tuple(b"chunk%04d" % number for number in range(2000))
 
 
 def sample_of(result: LoadResult) -> Sample:
     """The figures of one run of a load generator; a run without any answer is a failure."""
     values = {
         "rate": result.rate,
+        "mean": result.mean,
         "p50": result.p50,
         "p99": result.p99,
         "chunk_rate": result.chunks / result.seconds,
@@ -113,6 +133,48 @@ CASES = (
             Figure("first_byte", "first byte", "ms", 3, False, Target(0.5, relative=True)),
         ),
         Load(1, exact=True, chunks=2000),
+    ),
+    Case(
+        "grpc-c64",
+        "gRPC, handler that does nothing, 64 streams on 1 connection",
+        "noop",
+        (_calls(Target(3.5, relative=True)), _p50(), _P99),
+        GrpcLoad("Predictions", _OK, streams=64),
+    ),
+    Case(
+        "grpc-64x1",
+        "gRPC, handler that does nothing, 64 connections",
+        "noop",
+        (_calls(), _p50(), _P99),
+        GrpcLoad("Predictions", _OK, connections=64),
+    ),
+    Case(
+        "grpc-c1",
+        "gRPC, handler that does nothing, 1 stream",
+        "noop",
+        (_mean(Target(0.7, relative=True)), _p50(), _P99, _calls()),
+        GrpcLoad("Predictions", _OK),
+    ),
+    Case(
+        "grpc-b8-c64",
+        "gRPC, handler that does nothing, batch size 8, delay 5 ms, 64 streams on 1 connection",
+        "noop_b8_d5",
+        (_calls(Target(1, relative=True)), _p50(), _P99),
+        GrpcLoad("Predictions", _OK, streams=64),
+    ),
+    Case(
+        "grpc-stream-c1",
+        "gRPC stream of 2,000 messages of 9 bytes to one client",
+        "stream",
+        (_messages(Target(1, relative=True)), _first_message(Target(0.5, relative=True))),
+        GrpcLoad("StreamPredictions", _CHUNKS),
+    ),
+    Case(
+        "grpc-stream-c16",
+        "gRPC streams of 2,000 messages of 9 bytes to 16 clients",
+        "stream",
+        (_messages(Target(1.5, relative=True)), _first_message()),
+        GrpcLoad("StreamPredictions", _CHUNKS, connections=16),
     ),
     Case(
         "start-torch",

@@ -1,4 +1,4 @@
-"""Drives the load generators, wrk and our own loadgen.c, and meters what they cost the server."""
+"""Drives the load generators, wrk and our own two in C, and meters what they cost the server."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.errors import BenchError
+from benchmarks.grpc_load import GrpcLoad
 from benchmarks.procs import machine_cpu
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ _GRACE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Load:
-    """What one run of a load generator sends.
+    """What one run of an HTTP load generator sends.
 
     Args:
         connections: Keep-alive connections, each with one request at a time.
@@ -47,10 +49,11 @@ class LoadResult:
     Args:
         requests: Complete answers.
         seconds: How long the load lasted.
-        failures: Answers that were not 2xx or not as expected, broken connections, timeouts.
+        failures: Answers that were not 2xx, or not OK, or not as expected, broken connections, timeouts.
+        mean: Mean latency.
         p50: Median latency; p99 and longest likewise.
-        chunks: Chunks received (loadgen.c alone).
-        first_byte: Median time to the first byte of the body (loadgen.c alone).
+        chunks: Chunks received, of gRPC messages (not by wrk).
+        first_byte: Median time to the first byte of the body, of gRPC to the first message (not by wrk).
         cpu_per_request: CPU time of the server's process tree per answer.
         noise: Share of the machine's CPU time that neither the server nor the load generator used.
     """
@@ -58,6 +61,7 @@ class LoadResult:
     requests: int
     seconds: float
     failures: int
+    mean: float
     p50: float
     p99: float
     longest: float
@@ -76,7 +80,7 @@ class Generators:
     """The load generators of this machine.
 
     Args:
-        cache: Folder for the compiled loadgen.
+        cache: Folder for the compiled generators, and for what they send and expect.
         choice: ``wrk`` or ``c``: which one sends plain one-byte requests.
 
     Raises:
@@ -85,16 +89,20 @@ class Generators:
 
     def __init__(self, cache: Path, choice: str) -> None:
         self._wrk = _find("wrk", "wrk") if choice == "wrk" else None
-        self._loadgen = _compile(cache)
+        self._loadgen = _compile(cache, "loadgen")
+        self._grpcgen = _compile(cache, "grpcgen")
         self._cache = cache
 
-    def run(self, server: Server, load: Load, seconds: float, requests: int = 0) -> LoadResult:
-        """Load the server for ``seconds``, or until ``requests`` answers came (loadgen.c alone; 0: no such limit).
+    def run(self, server: Server, load: Load | GrpcLoad, seconds: float, requests: int = 0) -> LoadResult:
+        """Load the server for ``seconds``, or until ``requests`` answers came (not with wrk; 0: no such limit).
 
         Raises:
             BenchError: The generator failed or did not end in time.
         """
-        if self._wrk and not (load.exact or requests):
+        if isinstance(load, GrpcLoad):
+            command = [*self._grpc_command(server, load), "-d", str(seconds), "-n", str(requests)]
+            command += [str(server.grpc_port), load.path]
+        elif self._wrk and not (load.exact or requests):
             command = [self._wrk, "-t1", f"-c{load.connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s"]
             command += ["-s", str(_HERE / "wrk.lua"), f"http://127.0.0.1:{server.port}{server.path}"]
         else:
@@ -104,6 +112,13 @@ class Generators:
             command += ["-k", str(load.chunks)] if load.chunks else []
             command += [str(server.port), server.path]
         return _metered(server, command, seconds + _GRACE_SECONDS)
+
+    def _grpc_command(self, server: Server, load: GrpcLoad) -> list[str]:
+        request, answer = self._cache / "grpc-request", self._cache / "grpc-answer"
+        request.write_bytes(load.request(server.model))
+        answer.write_bytes(load.answer())
+        sizes = ["-c", str(load.connections), "-s", str(load.streams)]
+        return [str(self._grpcgen), *sizes, "-b", str(request), "-e", str(answer)]
 
     def _body(self, size: int) -> Path:
         path = self._cache / f"body-{size}"
@@ -125,16 +140,20 @@ def _metered(server: Server, command: list[str], limit: float) -> LoadResult:
         raise BenchError(f"{Path(command[0]).name} failed: {done.stderr.strip() or done.stdout.strip()}")
     raw: dict[str, float] = json.loads(lines[-1])
     requests = int(raw["requests"])
+    failures = sum(int(raw.get(kind, 0)) for kind in ("non_2xx", "not_ok", "bad", "errors"))
+    if failures and done.stderr:
+        print(done.stderr.strip(), file=sys.stderr)
     return LoadResult(
         requests=requests,
         seconds=raw["seconds"],
-        failures=int(raw["non_2xx"] + raw["errors"] + raw.get("bad", 0)),
+        failures=failures,
+        mean=raw["mean_us"] / 1000,
         p50=raw["p50_us"] / 1000,
         p99=raw["p99_us"] / 1000,
         longest=raw["max_us"] / 1000,
-        chunks=int(raw.get("chunks", 0)),
-        first_byte=raw.get("first_byte_p50_us", 0) / 1000,
-        cpu_per_request=used * 1000 / max(1, requests),
+        chunks=int(raw.get("messages", raw.get("chunks", 0))),
+        first_byte=raw.get("first_message_p50_us", raw.get("first_byte_p50_us", 0)) / 1000,
+        cpu_per_request=used * 1000 / max(1, requests + int(raw.get("late", 0))),
         noise=max(0.0, strangers / max(0.01, now.total - machine.total)),
     )
 
@@ -162,13 +181,14 @@ def _find(command: str, package: str) -> str:
     return path
 
 
-def _compile(cache: Path) -> Path:
-    source, target = _HERE / "loadgen.c", cache / "loadgen"
-    if target.is_file() and target.stat().st_mtime > source.stat().st_mtime:
+def _compile(cache: Path, name: str) -> Path:
+    source, target = _HERE / f"{name}.c", cache / name
+    newest = max(path.stat().st_mtime for path in (source, *_HERE.glob("*.h")))
+    if target.is_file() and target.stat().st_mtime > newest:
         return target
     cache.mkdir(parents=True, exist_ok=True)
     command = [_find("cc", "gcc libc6-dev"), "-O2", "-o", str(target), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
-        raise BenchError(f"cannot compile loadgen.c: {done.stderr}")
+        raise BenchError(f"cannot compile {source.name}: {done.stderr}")
     return target

@@ -11,21 +11,14 @@
  *   -e    the answer must equal the request's body           -k N  expected chunks in each answer
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/tcp.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { HEAD_MAX = 32768, CONNECTIONS_MAX = 1024, STALLED_US = 5000000, FINE_US = 1 << 20, COARSE_MS = 1 << 17 };
+#include "measure.h"
+
+enum { HEAD_MAX = 32768, STALLED_US = 5000000 };
 
 enum state { HEAD, LENGTH_BODY, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, TRAILER };
 
@@ -48,14 +41,6 @@ struct connection {
     char head[HEAD_MAX];
 };
 
-/* Exact to 1 us below about a second, to 1 ms below about two minutes. */
-struct histogram {
-    uint32_t fine[FINE_US];
-    uint32_t coarse[COARSE_MS];
-    uint64_t count;
-    int64_t max;
-};
-
 static struct {
     int connections;
     double seconds;
@@ -70,36 +55,7 @@ static struct histogram latency, first_byte;
 static uint64_t answers, non_2xx, bad, errors, chunks_seen, bytes_seen;
 static char *request, *body = "x";
 static size_t request_length, body_length = 1;
-static struct sockaddr_in address;
 static int poller;
-
-static int64_t now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
-static void die(const char *what) {
-    fprintf(stderr, "loadgen: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
-static void record(struct histogram *h, int64_t us) {
-    if (us < FINE_US) h->fine[us < 0 ? 0 : us]++;
-    else h->coarse[us / 1000 < COARSE_MS ? us / 1000 : COARSE_MS - 1]++;
-    h->count++;
-    if (us > h->max) h->max = us;
-}
-
-static int64_t percentile(const struct histogram *h, double share) {
-    uint64_t rank = (uint64_t)(share * (double)h->count), seen = 0;
-    if (h->count == 0) return 0;
-    for (int i = 0; i < FINE_US; i++)
-        if ((seen += h->fine[i]) > rank) return i;
-    for (int i = 0; i < COARSE_MS; i++)
-        if ((seen += h->coarse[i]) > rank) return (int64_t)i * 1000;
-    return h->max;
-}
 
 static void watch(struct connection *c, int operation, bool writing) {
     struct epoll_event event = {.events = EPOLLIN | (writing ? EPOLLOUT : 0), .data.ptr = c};
@@ -108,13 +64,9 @@ static void watch(struct connection *c, int operation, bool writing) {
 }
 
 static void reconnect(struct connection *c) {
-    int on = 1;
     if (c->fd >= 0) close(c->fd);
     c->busy = c->closing = false;
-    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (c->fd < 0) die("socket");
-    if (connect(c->fd, (struct sockaddr *)&address, sizeof address) < 0) die("connect");
-    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    c->fd = connected();
     watch(c, EPOLL_CTL_ADD, false);
 }
 
@@ -302,19 +254,6 @@ static void on_readable(struct connection *c) {
     }
 }
 
-static char *read_file(const char *path, size_t *size) {
-    FILE *f = fopen(path, "rb");
-    if (!f) die(path);
-    fseek(f, 0, SEEK_END);
-    long length = ftell(f);
-    rewind(f);
-    char *data = malloc((size_t)length + 1);
-    if (!data || fread(data, 1, (size_t)length, f) != (size_t)length) die(path);
-    fclose(f);
-    *size = (size_t)length;
-    return data;
-}
-
 static void build_request(int port, const char *path) {
     char head[2048];
     int n = snprintf(head, sizeof head,
@@ -349,8 +288,8 @@ static void parse(int argc, char **argv) {
 static void report(double seconds) {
     printf("{\"requests\": %lu, \"seconds\": %.6f, \"non_2xx\": %lu, \"bad\": %lu, \"errors\": %lu, ", answers, seconds,
            non_2xx, bad, errors);
-    printf("\"p50_us\": %ld, \"p90_us\": %ld, \"p99_us\": %ld, \"max_us\": %ld, ", percentile(&latency, 0.50),
-           percentile(&latency, 0.90), percentile(&latency, 0.99), latency.max);
+    printf("\"mean_us\": %.1f, \"p50_us\": %ld, \"p90_us\": %ld, \"p99_us\": %ld, \"max_us\": %ld, ", mean(&latency),
+           percentile(&latency, 0.50), percentile(&latency, 0.90), percentile(&latency, 0.99), latency.max);
     printf("\"chunks\": %lu, \"bytes\": %lu, \"first_byte_p50_us\": %ld, \"first_byte_p99_us\": %ld}\n", chunks_seen,
            bytes_seen, percentile(&first_byte, 0.50), percentile(&first_byte, 0.99));
 }
@@ -361,9 +300,7 @@ int main(int argc, char **argv) {
     struct connection *all = calloc((size_t)options.connections, sizeof *all);
     struct epoll_event ready[128];
     build_request(port, argv[optind + 1]);
-    address.sin_family = AF_INET;
-    address.sin_port = htons((uint16_t)port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    set_address(port);
     poller = epoll_create1(EPOLL_CLOEXEC);
     if (!all || poller < 0) die("setup");
     for (int i = 0; i < options.connections; i++) {

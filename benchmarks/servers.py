@@ -117,6 +117,11 @@ class Server:
         return self._port
 
     @property
+    def grpc_port(self) -> int:
+        """Port of the gRPC inference listener."""
+        return self._port + 3
+
+    @property
     def path(self) -> str:
         """Path of the model's prediction endpoint."""
         return f"/predictions/{self.model}"
@@ -167,7 +172,7 @@ class Server:
                 f"inference_address={at}{self._port}",
                 f"management_address={at}{self._port + 1}",
                 f"metrics_address={at}{self._port + 2}",
-                f"grpc_inference_port={self._port + 3}",
+                f"grpc_inference_port={self.grpc_port}",
                 f"grpc_management_port={self._port + 4}",
                 f"initial_worker_port={self._port + 5}",
                 "disable_token_authorization=true",
