@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from relight.sdk.context import Context
 
-# The deprecated call carries no context. A worker runs one batch at a time, so the last one set is the caller's.
+# The deprecated call carries no context. The worker's own knows which batch the caller belongs to.
 _current: Context | None = None
 
 

@@ -166,3 +166,57 @@ def test_sending(pair: tuple[Channel, socket.socket], bodies: list[bytes | bytea
 
     (made,) = FrameDecoder(1 << 30).feed(bytes(got))
     assert (made.kind, bytes(made.meta), bytes(made.payload)) == (7, b"\xa4meta", whole)
+
+
+# -- without waiting ---------------------------------------------------------------------------------------------
+
+
+def polled(channel: Channel) -> list[tuple[int, bytes, bytes]] | None:
+    frames = channel.poll()
+    return None if frames is None else [(got.kind, bytes(got.meta), bytes(got.payload)) for got in frames]
+
+
+def test_polling_waits_for_nothing(pair: tuple[Channel, socket.socket]) -> None:
+    channel, sock = pair
+    whole = frame(2, "b", b"payload")
+    assert polled(channel) == []
+
+    sock.sendall(frame(1, "a") + whole[:-1])
+    assert polled(channel) == [(1, b"\xa1a", b"")]
+    assert polled(channel) == []
+    sock.sendall(whole[-1:])
+    assert polled(channel) == [(2, b"\xa1b", b"payload")]
+    sock.close()
+
+    assert polled(channel) is None
+
+
+def test_polling_goes_on_where_receiving_ended(pair: tuple[Channel, socket.socket]) -> None:
+    channel, sock = pair
+    second = frame(2, "b", b"payload")
+    sock.sendall(frame(1, "a") + second[:5])
+    first = channel.receive()
+    assert first is not None
+    sock.sendall(second[5:])
+
+    assert channel.fileno() > 0
+    assert polled(channel) == [(2, b"\xa1b", b"payload")]
+
+
+def test_polling_large_frames(pair: tuple[Channel, socket.socket]) -> None:
+    channel, sock = pair
+    thread = feed(sock, frame(1, "a", LARGE), frame(2, "b"))
+    found: list[tuple[int, bytes, bytes]] = []
+    while (got := polled(channel)) is not None:
+        found += got
+    thread.join()
+
+    assert found == [(1, b"\xa1a", LARGE), (2, b"\xa1b", b"")]
+
+
+def test_polling_what_is_no_frame(pair: tuple[Channel, socket.socket]) -> None:
+    channel, sock = pair
+    sock.sendall(b"\xff" * HEADER.size)
+
+    with pytest.raises(WireError):
+        polled(channel)
