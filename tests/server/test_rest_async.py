@@ -258,3 +258,19 @@ def test_unregistering_lets_them_end(server: Server, own: str) -> None:
         gate.open()
         assert connection.read_response().status == 200
         assert operator.read_response().status == 200
+
+
+def test_the_traceback_of_an_asynchronous_initialize_begins_with_the_handler(server: Server) -> None:
+    files = contents("badasync", "noop", config=ASYNC)
+    files["noop.py"] = (
+        b"class H:\n    async def initialize(self, context):\n        raise ValueError('no weights')\n\n"
+        b"    async def handle(self, data, context):\n        return data\n"
+    )
+    write_mar(server.store / "badasync.mar", files)
+    assert server.register("badasync.mar", initial_workers=1, synchronous="false").status == 202
+    try:
+        failure = wait_for("the failure", lambda: server.describe("badasync")["workers"][0].get("lastFailure"))
+        assert failure["exception"] == "ValueError: no weights"
+        assert "in initialize" in failure["traceback"].splitlines()[1]
+    finally:
+        server.unregister("badasync")

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("relight.worker")
 
 _PR_SET_PDEATHSIG = 1
-_FOREIGN_FILES = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
+_LIBRARY = Path(importlib.__file__).parent.parent
+_FOREIGN_FILES = (
+    f"{Path(__file__).parent}/",
+    f"{_LIBRARY / 'importlib'}/",
+    f"{_LIBRARY / 'asyncio'}/",
+    "<frozen importlib",
+)
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -187,6 +193,10 @@ def _load(load: Load, channel: Channel, progress: ProgressPage | None) -> Callab
         enter_model_dir(load.handler, Path(load.real_dir), [Path(entry) for entry in load.extra_path])
         entry = resolve(load.handler, Path(load.model_dir))
         if load.envelope:
+            if load.concurrent or entry.is_async:
+                raise NotImplementedError(  # noqa: TRY301
+                    f"service_envelope={load.envelope} does not work with an asynchronous handler"
+                )
             entry = enclose(entry, load.envelope)
     except BaseException as error:
         raise LoadError("import") from error
