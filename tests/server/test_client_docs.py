@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.conftest import ServerFactory
     from tests.support.server import Server
 
+pytestmark = pytest.mark.fix  # raw tensors, and answers after the last request of a sequence
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "client.md").read_text()
 

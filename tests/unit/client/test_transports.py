@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +15,11 @@ from google.protobuf import empty_pb2
 from tests.support.client import Clients
 from tests.unit.client.support import Pair, http_server, make_pair
 
-from relight.client import TLS, DeadlineExceeded, PredictionFailed, ServerError, Unavailable
+from relight.client import TLS, AsyncClient, Client, DeadlineExceeded, PredictionFailed, ServerError, Unavailable
 from relight.protos import inference_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from http.server import BaseHTTPRequestHandler
 
 SERVICE = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
@@ -48,6 +50,21 @@ def healthy(handler: BaseHTTPRequestHandler) -> None:
     handler.send_header("content-length", str(len(HEALTHY)))
     handler.end_headers()
     handler.wfile.write(HEALTHY)
+
+
+@contextlib.contextmanager
+def counting_server(before: Callable[[], object] = lambda: None) -> Iterator[tuple[int, set[Any]]]:
+    """A server that collects the addresses of its connections; `before` runs before each answer."""
+    connections: set[Any] = set()
+
+    def handle(handler: BaseHTTPRequestHandler) -> None:
+        connections.add(handler.client_address)
+        before()
+        handler.rfile.read(int(handler.headers["content-length"] or 0))
+        healthy(handler)
+
+    with http_server(handle) as port:
+        yield port, connections
 
 
 def ping(request: Any, context: Any) -> inference_pb2.TorchServeHealthResponse:
@@ -185,6 +202,63 @@ def test_answers_that_break_off(clients: Clients, way: str) -> None:
         assert next(parts) == b"half"
         with pytest.raises(PredictionFailed, match="the stream broke off"):
             list(parts)
+
+
+def test_connections_are_used_again(clients: Clients, way: str) -> None:
+    with counting_server() as (port, connections):
+        client = clients.make(way, url=f"http://127.0.0.1:{port}")
+        for _ in range(3):
+            assert client.predict("m", b"").content == HEALTHY
+        assert list(client.stream("m", b"")) == [HEALTHY]
+        assert len(connections) == 1
+
+
+def test_connections_at_a_time(clients: Clients) -> None:
+    barrier = threading.Barrier(4, timeout=60)
+
+    async def ask(port: int) -> None:
+        async with AsyncClient(f"http://127.0.0.1:{port}") as client:
+            for _ in range(2):
+                await asyncio.gather(*(client.predict("m", b"") for _ in range(4)))
+
+    with counting_server(barrier.wait) as (port, connections):
+        clients.run(ask(port))
+        assert len(connections) == 4
+        with ThreadPoolExecutor(4) as threads, Client(f"http://127.0.0.1:{port}") as client:
+            for _ in range(2):
+                list(threads.map(lambda _: client.predict("m", b""), range(4)))
+        assert len(connections) == 8
+
+
+def test_calls_that_are_cancelled_leave_no_connection(clients: Clients) -> None:
+    arrived, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        arrived.set()
+        go_on.wait(60)
+
+    async def ask(port: int) -> bytes:
+        async with AsyncClient(f"http://127.0.0.1:{port}") as client:
+            call = asyncio.create_task(client.predict("m", b""))
+            await asyncio.to_thread(arrived.wait, 60)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            go_on.set()
+            return (await client.predict("m", b"")).content
+
+    with counting_server(hold) as (port, connections):
+        assert clients.run(ask(port)) == HEALTHY
+        assert len(connections) == 2
+
+
+def test_closed_clients_send_nothing(clients: Clients, way: str) -> None:
+    with counting_server() as (port, connections):
+        client = clients.make(way, url=f"http://127.0.0.1:{port}")
+        client.close()
+        with pytest.raises(RuntimeError):
+            client.predict("m", b"")
+        assert not connections
 
 
 def test_what_is_no_model_server(clients: Clients, way: str) -> None:

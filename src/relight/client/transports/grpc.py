@@ -28,6 +28,7 @@ __all__ = ["GrpcTransport", "Stubs", "channel_credentials", "channel_options", "
 
 _OPTIONS: Final[tuple[tuple[str, str | int], ...]] = (
     ("grpc.primary_user_agent", f"relight-client/{__version__}"),
+    ("grpc.enable_http_proxy", 0),  # as over HTTP: models are asked directly
     # The server has limits of its own, and says so when one is passed.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

@@ -14,6 +14,7 @@ from relight.client.http_api import HttpApi
 from relight.client.keys import current
 from relight.client.mapping import from_http
 from relight.client.requests import HttpRequest, HttpResponse
+from relight.client.transports.pool import AsyncPool, Pool
 from relight.version import __version__
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ _HEADERS: Final = {
     "Accept": "*/*",
     "Accept-Encoding": "identity",  # compression would merge the chunks of a stream
 }
-# As many requests at a time as the caller makes, each with its own connection, and most of them kept.
-_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 
 class HttpTransport:
@@ -49,8 +48,7 @@ class HttpTransport:
     def __init__(self, endpoint: Endpoint, token: TokenSource | None, tls: TLS | None) -> None:
         self.api: Api = HttpApi()
         self._common = _Common(endpoint, token, tls)
-        transport = httpx.HTTPTransport(uds=endpoint.socket, limits=_LIMITS) if endpoint.socket else None
-        self._client = httpx.Client(verify=self._common.context, transport=transport, limits=_LIMITS, headers=_HEADERS)
+        self._client = httpx.Client(transport=Pool(self._common.context, endpoint.socket), headers=_HEADERS)
 
     def send(self, request: HttpRequest) -> HttpResponse:
         """Return the answer."""
@@ -84,10 +82,7 @@ class AsyncHttpTransport:
     def __init__(self, endpoint: Endpoint, token: TokenSource | None, tls: TLS | None) -> None:
         self.api: Api = HttpApi()
         self._common = _Common(endpoint, token, tls)
-        transport = httpx.AsyncHTTPTransport(uds=endpoint.socket, limits=_LIMITS) if endpoint.socket else None
-        self._client = httpx.AsyncClient(
-            verify=self._common.context, transport=transport, limits=_LIMITS, headers=_HEADERS
-        )
+        self._client = httpx.AsyncClient(transport=AsyncPool(self._common.context, endpoint.socket), headers=_HEADERS)
 
     async def send(self, request: HttpRequest) -> HttpResponse:
         """As `HttpTransport.send`."""
