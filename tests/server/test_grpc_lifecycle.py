@@ -34,12 +34,14 @@ not_there = pytest.mark.skipif(is_reference(), reason="TorchServe writes Java's 
 
 def assert_does_not_start(server: Server, *words: str) -> None:
     """Check that the server ends at once with a failure, one line of which names the words."""
-    with pytest.raises(RuntimeError, match="the server ended with"):
-        server.start()
-    assert server.process is not None
-    assert server.process.returncode not in {0, None}
-    log = server.log
-    server.stop()
+    try:
+        with pytest.raises(RuntimeError, match="the server ended with"):
+            server.start()
+        assert server.process is not None
+        assert server.process.returncode not in {0, None}
+        log = server.log
+    finally:
+        server.stop()
     assert "Traceback" not in log
     assert "Model server started." not in log
     clear = [line for line in log.splitlines() if all(re.search(word, line) for word in words)]

@@ -238,7 +238,7 @@ def test_row_068_unregister_during_a_call(grpc_server: Server, api: Api, gate: G
     with grpc_server.registered("probe.mar", name, initial_workers=1):
         held = api.start(name, {**PLACE, "gate": gate.name}, timeout=30)
         gate.wait_arrived()
-        # The documentation promises that pending requests are finished (documented_promises.md): it goes before the row.
+        # The documentation promises that pending requests are finished (documented_promises.md): it wins over the row.
         unregistering = api.management.UnregisterModel.future(
             management_pb2.UnregisterModelRequest(model_name=name), timeout=20
         )
