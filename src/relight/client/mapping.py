@@ -53,8 +53,10 @@ _STATUSES: Final[dict[int, type[ClientError]]] = {
     409: Conflict,
     413: TooLarge,
     414: TooLarge,
+    429: Unavailable,
     431: TooLarge,
     501: Unsupported,
+    502: Unavailable,
     503: Unavailable,
     504: DeadlineExceeded,
 }
@@ -73,6 +75,7 @@ _CODES: Final[dict[str, type[ClientError]]] = {
     "UNAVAILABLE": Unavailable,
     "UNIMPLEMENTED": Unsupported,
 }
+_OF_PROXIES: Final = frozenset({401, 413, 429, 502, 504})
 _INTERNAL = "InternalServerException"
 _NO_WORKER = "has no worker to serve"
 _REFUSED = "Token Authorization failed."
@@ -90,8 +93,9 @@ def from_http(status: int, body: bytes, failure: type[ServerError]) -> ClientErr
     document = _document(body)
     kind = document.get("type")
     if not isinstance(kind, str):
-        # What the server refuses by itself has a document or no body at all; so a body is the handler's word.
-        from_handler = failure is PredictionFailed and body
+        # What the server refuses by itself has a document or no body at all; so a body is the word of a handler, or of
+        # a proxy where the status is one that proxies use.
+        from_handler = failure is PredictionFailed and body and status not in _OF_PROXIES
         error = PredictionFailed if from_handler else _by_status(status, failure)
         text = body[:_SHOWN_LIMIT].decode(errors="replace") or f"HTTP status {status}"
         return error(text, status=status, body=body)

@@ -64,8 +64,8 @@ def sent(request: HttpRequest) -> tuple[str, str, dict[str, str]]:
 
 
 @contextlib.contextmanager
-def http_server(handle: Callable[[BaseHTTPRequestHandler], None], context: Any = None) -> Iterator[int]:
-    """Serve HTTP, or with an ssl context HTTPS, on a free port; every request goes to the function."""
+def http_server(handle: Callable[[BaseHTTPRequestHandler], None], context: Any = None, port: int = 0) -> Iterator[int]:
+    """Serve HTTP, or with an ssl context HTTPS, on that port, or a free one; every request goes to the function."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -82,7 +82,7 @@ def http_server(handle: Callable[[BaseHTTPRequestHandler], None], context: Any =
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Say nothing of clients that hang up."""
 
-    server = Quiet(("127.0.0.1", 0), Handler)
+    server = Quiet(("127.0.0.1", port), Handler)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -75,7 +75,8 @@ def test_http_errors_of_the_server(status: int, kind: str, message: str, error: 
         (401, Unauthorized),
         (413, TooLarge),
         (417, InvalidRequest),
-        (429, InvalidRequest),
+        (429, Unavailable),
+        (502, Unavailable),
         (500, ServerError),
         (501, Unsupported),
         (503, Unavailable),
@@ -94,6 +95,7 @@ def test_http_errors_that_a_handler_chose() -> None:
     found = from_http(404, b'{"error": "\xff"}', PredictionFailed)
     assert type(found) is PredictionFailed
     assert (found.status, found.type, found.message) == (404, None, '{"error": "�"}')
+    assert type(from_http(502, b"<html>Bad Gateway", PredictionFailed)) is Unavailable
     assert len(from_http(500, b"x" * 10_000, PredictionFailed).message) == 500
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from google.protobuf import empty_pb2
-from tests.support.client import Clients
+from tests.support.client import PROTOCOLS, Clients
+from tests.support.server import free_ports
 from tests.unit.client.support import Pair, http_server, make_pair
 
 from relight.client import TLS, AsyncClient, Client, DeadlineExceeded, PredictionFailed, ServerError, Unavailable
@@ -71,6 +72,23 @@ def ping(request: Any, context: Any) -> inference_pb2.TorchServeHealthResponse:
     return inference_pb2.TorchServeHealthResponse(health=HEALTHY.decode())
 
 
+@contextlib.contextmanager
+def grpc_server(port: int, credentials: grpc.ServerCredentials | None = None) -> Iterator[int]:
+    """A server that answers pings, on that port; 0 for a free one."""
+    with ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
+        answer = inference_pb2.TorchServeHealthResponse.SerializeToString
+        method = grpc.unary_unary_rpc_method_handler(ping, empty_pb2.Empty.FromString, answer)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Ping": method}),))
+        address = f"127.0.0.1:{port}"
+        bound = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        server.start()
+        try:
+            yield bound
+        finally:
+            server.stop(None).wait()
+
+
 @pytest.fixture
 def http_tls(pairs: dict[str, Pair]) -> Iterator[str]:
     """A server that asks for the client's certificate."""
@@ -88,14 +106,8 @@ def grpc_tls(pairs: dict[str, Pair]) -> Iterator[str]:
     certificate, key = (path.read_bytes() for path in pairs["server.test"])
     client = pairs["client.test"].certificate.read_bytes()
     credentials = grpc.ssl_server_credentials([(key, certificate)], client, require_client_auth=True)
-    server = grpc.server(ThreadPoolExecutor(2))
-    answer = inference_pb2.TorchServeHealthResponse.SerializeToString
-    method = grpc.unary_unary_rpc_method_handler(ping, empty_pb2.Empty.FromString, answer)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Ping": method}),))
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    server.start()
-    yield f"grpcs://127.0.0.1:{port}"
-    server.stop(None).wait()
+    with grpc_server(0, credentials) as port:
+        yield f"grpcs://127.0.0.1:{port}"
 
 
 @pytest.fixture(params=["http_tls", "grpc_tls"])
@@ -151,6 +163,17 @@ def test_files_that_are_not_there(clients: Clients, way: str) -> None:
     for url in ("https://127.0.0.1:1", "grpcs://127.0.0.1:1"):
         with pytest.raises(FileNotFoundError):
             clients.make(way, url=url, tls=TLS(ca="/nowhere/ca.pem"))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_comes_later(clients: Clients, way: str, protocol: str) -> None:
+    (port,) = free_ports(1)
+    client = clients.make(way, url=f"{protocol}://127.0.0.1:{port}")
+    for _ in range(10):
+        with pytest.raises(Unavailable):
+            client.ping()
+    with http_server(healthy, port=port) if protocol == "http" else grpc_server(port):
+        assert client.wait_healthy(30).healthy
 
 
 def test_silence_ends_in_time(clients: Clients, way: str) -> None:

@@ -29,6 +29,9 @@ __all__ = ["GrpcTransport", "Stubs", "channel_credentials", "channel_options", "
 _OPTIONS: Final[tuple[tuple[str, str | int], ...]] = (
     ("grpc.primary_user_agent", f"relight-client/{__version__}"),
     ("grpc.enable_http_proxy", 0),  # as over HTTP: models are asked directly
+    # A server that has come back is found at once; the library's own pauses grow to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
     # The server has limits of its own, and says so when one is passed.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
