@@ -120,8 +120,8 @@ class Settings:
         o.string, "changeit", "Password of the keystore and of its key.", secret=True, not_yet=True
     )
     keystore_type: str = option(o.string, "PKCS12", "Type of the keystore.", not_yet=True)
-    private_key_file: Path | None = option(o.optional_path, None, "Private key for TLS, PEM.", not_yet=True)
-    certificate_file: Path | None = option(o.optional_path, None, "Certificate chain for TLS, PEM.", not_yet=True)
+    private_key_file: Path | None = option(o.optional_path, None, "Private key for TLS, PEM (gRPC).")
+    certificate_file: Path | None = option(o.optional_path, None, "Certificate chain for TLS, PEM (gRPC).")
     cors_allowed_origin: str | None = option(o.optional_string, None, "Value of access-control-allow-origin.")
     cors_allowed_methods: str | None = option(o.optional_string, None, "Value of access-control-allow-methods.")
     cors_allowed_headers: str | None = option(o.optional_string, None, "Value of access-control-allow-headers.")

@@ -90,6 +90,7 @@ class Call(Stream):
         arrived: When, on the monotonic clock, in seconds.
         status: The status it ended with, once it has.
         on_cancel: Called if the client gives up, or its deadline passes, before the answer is complete.
+        on_stop: Called when the server is about to end; a call without one is waited for.
         on_drain: Called when a client that did not keep up has taken all that was sent.
         state: Whatever the method keeps from message to message.
     """
@@ -104,6 +105,7 @@ class Call(Stream):
         "head",
         "on_cancel",
         "on_drain",
+        "on_stop",
         "over",
         "state",
         "status",
@@ -128,6 +130,7 @@ class Call(Stream):
         self.over = False
         self.on_cancel: Callable[[], None] | None = None
         self.on_drain: Callable[[], None] | None = None
+        self.on_stop: Callable[[], None] | None = None
         self.state: object = None
         self._on_end = on_end
         self._reader = MessageReader(limit, head.encoding)
@@ -152,8 +155,7 @@ class Call(Stream):
         try:
             messages = self._reader.feed(data)
         except MessageError as error:
-            self.end(error.status)
-            self._cancelled()
+            self.give_up(error.status)
             return
         for message in messages:
             if method.half_close is not None:
@@ -169,8 +171,7 @@ class Call(Stream):
         if self.over or method is None:
             return
         if not self._reader.empty:
-            self.end(Status(Code.INTERNAL, "The stream ends within a message"))
-            self._cancelled()
+            self.give_up(Status(Code.INTERNAL, "The stream ends within a message"))
         elif method.half_close is not None:
             self._guarded(method.half_close)
         elif self._request is None:
@@ -186,8 +187,7 @@ class Call(Stream):
             self.end(inference_status(error))
         except DecodeError:
             # What TorchServe answers to bytes that are no message (grpc_api.md §7).
-            self.end(Status(Code.UNKNOWN))
-            self._cancelled()
+            self.give_up(Status(Code.UNKNOWN))
         except Exception as error:  # noqa: BLE001 - the boundary of one call
             self.crash(error)
 
@@ -207,12 +207,22 @@ class Call(Stream):
         if self.on_drain is not None:
             self.on_drain()
 
+    def stop(self) -> None:
+        """The server is about to end."""
+        method = self.head.method
+        if self.over or method is None:
+            return
+        if self.on_stop is not None:
+            self.on_stop()
+        elif method.half_close is not None:
+            # A stream of requests that has not brought any.
+            self.end(Status(Code.UNAVAILABLE, "The server is shutting down."))
+
     def _expire(self) -> None:
         self._deadline = None
         if not self.over:
             self.drop_pending()
-            self.end(Status(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
-            self._cancelled()
+            self.give_up(Status(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
 
     def _cancelled(self) -> None:
         on_cancel, self.on_cancel = self.on_cancel, None
@@ -228,8 +238,7 @@ class Call(Stream):
         first = not self._began
         self.write(self._head_once(), framed(message, self.head.accepts), b"", now=first)
         if self.pending_bytes > self.connection.max_buffered:
-            self.end(Status(Code.RESOURCE_EXHAUSTED, "The client does not read its answers"))
-            self._cancelled()
+            self.give_up(Status(Code.RESOURCE_EXHAUSTED, "The client does not read its answers"))
 
     def finish(self, message: bytes | None = None) -> None:
         """End the call with success, and with a last message if there is one."""
@@ -251,6 +260,11 @@ class Call(Stream):
         if status.details:
             headers.append((b"grpc-message", escaped(status.details)))
         self.write(b"", b"", self._frame(block + encode_headers(headers), END_HEADERS | END_STREAM))
+
+    def give_up(self, status: Status) -> None:
+        """End the call with a status, and let go of the work that is done for it."""
+        self.end(status)
+        self._cancelled()
 
     def refuse(self, http_status: int) -> None:
         """Answer what is no gRPC."""

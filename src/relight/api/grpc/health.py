@@ -52,16 +52,22 @@ class HealthService:
         if service not in self._services:
             # A service may come to be; here none does, but the call stays open as the protocol has it.
             call.send(_response(_Answer.SERVICE_UNKNOWN))
+            call.on_stop = call.finish
             return
         status = self._status()
         call.send(_response(status))
         self._watchers[call] = status
         call.on_cancel = lambda: self._forget(call)
+        call.on_stop = lambda: self._stop(call)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._look)
 
     def _forget(self, call: Call) -> None:
         self._watchers.pop(call, None)
+
+    def _stop(self, call: Call) -> None:
+        self._forget(call)
+        call.finish(_response(_Answer.NOT_SERVING))
 
     def _look(self) -> None:
         """Tell those who watch what has changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relight.api.grpc.call import Call, Method
-from relight.api.grpc.status import inference_status
+from relight.api.grpc.status import Code, Status, inference_status
 from relight.api.json_text import json_text
 from relight.errors import BadRequestError, InternalServerError, RelightError
 from relight.protos.inference_pb2 import PredictionResponse, PredictionsRequest, TorchServeHealthResponse
@@ -114,31 +114,37 @@ class UnaryReply:
         call: The call.
     """
 
-    __slots__ = ("_call", "_chunks")
+    __slots__ = ("_call", "_chunks", "_size")
 
     def __init__(self, call: Call) -> None:
         self._call = call
         self._chunks: list[bytes] | None = None
+        self._size = 0
 
     def chunk(self, answer: Answer, body: bytes | memoryview) -> bool:  # noqa: ARG002 - a Reply's signature
         """Keep an intermediate result."""
         if self._chunks is None:
             self._chunks = []
         self._chunks.append(bytes(body))
+        self._size += len(body)
+        if self._size > self._call.connection.max_buffered:
+            self._chunks.clear()
+            self._call.give_up(Status(Code.RESOURCE_EXHAUSTED, "The handler streams more than one message can hold"))
         return True
 
     def finish(self, answer: Answer, body: bytes | memoryview) -> None:  # noqa: ARG002 - status and headers have no place here
         """Send the result."""
         if self._chunks is not None:
             body = b"".join([*self._chunks, body])
+        self.answer(body)
+
+    def answer(self, body: bytes | memoryview) -> None:
+        """Send the message that the result means."""
         self._call.finish(prediction(body))
 
     def fail(self, error: RelightError) -> None:
         """End the call with an error."""
-        if _is_success(error):
-            self._call.finish(prediction(b"error"))
-        else:
-            self._call.end(inference_status(error))
+        _fail(self._call, error)
 
 
 class StreamReply:
@@ -165,15 +171,15 @@ class StreamReply:
 
     def fail(self, error: RelightError) -> None:
         """End the call with an error, after what was sent."""
-        if _is_success(error):
-            self._call.finish(prediction(b"error"))
-        else:
-            self._call.end(inference_status(error))
+        _fail(self._call, error)
 
 
-def _is_success(error: RelightError) -> bool:
-    """Whether a handler has raised what it calls a success; TorchServe's clients get the text `error` (Q7)."""
-    return isinstance(error, InternalServerError) and error.number == 200
+def _fail(call: Call, error: RelightError) -> None:
+    if isinstance(error, InternalServerError) and error.number == 200:
+        # A handler has raised what it calls a success: TorchServe's clients get this text (Q7).
+        call.finish(prediction(b"error"))
+    else:
+        call.end(inference_status(error))
 
 
 def prediction(body: bytes | memoryview) -> bytes:

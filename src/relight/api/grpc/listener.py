@@ -151,6 +151,8 @@ class GrpcListener:
         self._empty = asyncio.get_running_loop().create_future()
         for connection in list(self.connections):
             connection.go_away("the server is shutting down")
+            for stream in list(connection.streams.values()):
+                stream.stop()
         if self.connections:
             await asyncio.wait([self._empty], timeout=timeout)
         for connection in list(self.connections):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from relight.api.grpc.call import Method
-from relight.api.grpc.inference import resolve
+from relight.api.grpc.inference import UnaryReply, resolve
 from relight.api.grpc.status import Code, Status, inference_status, management_status
 from relight.api.open_inference import metadata
 from relight.api.open_inference.messages import metadata_message, read_message, result_message
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from relight.api.open_inference.request import AnswerForm
     from relight.serving.model import ModelVersion
     from relight.serving.registry import Registry
-    from relight.wire.messages import Answer
 
 logger = logging.getLogger("relight.grpc")
 
@@ -115,7 +114,7 @@ def _malformed(error: BadRequestError) -> Status:
     return Status(Code.INVALID_ARGUMENT, error.message, _BAD_REQUEST)
 
 
-class InferReply:
+class InferReply(UnaryReply):
     """Answers with the message that the handler's answer means.
 
     Args:
@@ -123,22 +122,14 @@ class InferReply:
         form: How the answer is wanted.
     """
 
-    __slots__ = ("_call", "_chunks", "_form")
+    __slots__ = ("_form",)
 
     def __init__(self, call: Call, form: AnswerForm) -> None:
-        self._call = call
+        super().__init__(call)
         self._form = form
-        self._chunks: list[bytes] = []
 
-    def chunk(self, answer: Answer, body: bytes | memoryview) -> bool:  # noqa: ARG002 - a Reply's signature
-        """Keep an intermediate result: the pieces are put together."""
-        self._chunks.append(bytes(body))
-        return True
-
-    def finish(self, answer: Answer, body: bytes | memoryview) -> None:  # noqa: ARG002 - status and headers have no place here
+    def answer(self, body: bytes | memoryview) -> None:
         """Send the result."""
-        if self._chunks:
-            body = b"".join((*self._chunks, body))
         try:
             message = result_message(read_result(body, self._form), self._form)
         except BadRequestError as error:

@@ -67,6 +67,7 @@ class ReflectionService:
             response.all_extension_numbers_response.base_type_name = request.all_extension_numbers_of_type
         else:
             _refuse(response, Code.NOT_FOUND, "Nothing of that kind is declared here")
+        call.on_stop = call.finish
         call.send(response.SerializeToString())
 
     def _answer_file(self, response: Any, name: str, asked: str) -> None:

@@ -8,8 +8,8 @@ from google.rpc.error_details_pb2 import ErrorInfo
 
 from relight.api.grpc.call import Call, Method
 from relight.api.grpc.inference import SERVICE, make_job, resolve
-from relight.api.grpc.status import inference_status
-from relight.errors import BadRequestError, RelightError
+from relight.api.grpc.status import Code, Status, inference_status
+from relight.errors import BadRequestError, RelightError, ServiceUnavailableError
 from relight.protos.inference_pb2 import PredictionResponse, PredictionsRequest
 from relight.serving.job import RequestIds
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from relight.serving.registry import Registry
     from relight.settings import Settings
     from relight.wire.messages import Answer
+
+
+_STOPPING = "The server is shutting down."
 
 
 class SequenceService:
@@ -63,6 +66,8 @@ class OpenRequests:
         self._call = call
         self._jobs: set[Job] = set()
         self._closed = False
+        self._stopping = False
+        call.on_stop = self._stop
         call.on_cancel = self._cancel
         call.on_drain = self._drained
 
@@ -75,6 +80,8 @@ class OpenRequests:
             reply.fail(error)
 
     def _submit(self, request: PredictionsRequest, reply: MessageReply) -> None:
+        if self._stopping:
+            raise ServiceUnavailableError(_STOPPING)
         service = self._service
         starts = request.input.get(service.start_key) == b"true"
         if not request.sequence_id and not starts:
@@ -107,8 +114,16 @@ class OpenRequests:
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        if self._closed and not self._jobs:
+        if self._jobs:
+            return
+        if self._closed:
             self._call.finish()
+        elif self._stopping:
+            self._call.end(Status(Code.UNAVAILABLE, _STOPPING))
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._finish_if_done()
 
     def _cancel(self) -> None:
         for job in list(self._jobs):

@@ -64,6 +64,9 @@ class Stream:
     def drained(self) -> None:
         """All that waited has been written."""
 
+    def stop(self) -> None:
+        """The server is about to end: whoever has no work under way ends now."""
+
     # -- receiving -----------------------------------------------------------------------------------------------
 
     def consume(self, size: int) -> None:
