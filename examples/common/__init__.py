@@ -1,0 +1,1 @@
+"""What the demos of the examples share. They are plain scripts, and put this package's folder on their path."""
