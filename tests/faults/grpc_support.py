@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import grpc
@@ -11,6 +12,8 @@ from tests.support.grpc_archives import build
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.conftest import ServerFactory
     from tests.support.server import Server
 
@@ -46,7 +49,8 @@ class Bystander:
         self._server = server
         self._api = Api(server)
         self._gate = server.gate()
-        self._call = self._api.stream("patient", {"n": "2", "at": "1", "gate": self._gate.name})
+        inputs = {"n": "2", "at": "1", "gate": self._gate.name}
+        self._call = self._api.stream("patient", inputs, timeout=600)
         assert next(self._call).prediction == PARTS[0]
 
     def check(self) -> None:
@@ -62,6 +66,24 @@ class Bystander:
         assert (predictions(outcome), outcome.code) == ([PARTS[1], FINAL], grpc.StatusCode.OK)
         self.check()
         self._api.close()
+
+
+@contextlib.contextmanager
+def busy(server: Server, api: Api) -> Iterator[dict[str, str]]:
+    """Have the only worker of `m` in the middle of a call; yields inputs of calls that no handler may ever see."""
+    gate, unseen = server.gate(), server.gate()
+    for _ in range(50):  # short turns have the server send requests ahead
+        api.predict("m", {"mode": "pid"})
+    blocking = api.start("m", {"mode": "pid", "gate": gate.name})
+    gate.wait_arrived()
+    try:
+        yield {"mode": "pid", "gate": unseen.name}
+    finally:
+        unseen.open()
+        gate.open()
+    assert blocking.result().prediction.isdigit()
+    assert api.predict("m", {"mode": "pid"}).isdigit()
+    assert unseen.arrivals() == 0, "a handler was given a call that nobody waits for"
 
 
 class Measured:

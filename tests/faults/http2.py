@@ -36,6 +36,8 @@ HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX
 LARGEST_WINDOW = (1 << 31) - 1
 
 TIMEOUT_S = 30.0
+_ROOM = 20_000
+"""Received bytes after which a client gives room for more; the least window is 65,535 bytes."""
 SERVICE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService"
 PING_PATH = f"{SERVICE}/Ping"
 PREDICT = f"{SERVICE}/Predictions"
@@ -122,7 +124,7 @@ class Answer:
 
     headers: list[tuple[str, str]] = field(default_factory=list)
     trailers: list[tuple[str, str]] = field(default_factory=list)
-    data: bytes = b""
+    data: bytearray = field(default_factory=bytearray)
     ended: bool = False
     reset: int | None = None
 
@@ -146,7 +148,7 @@ class Answer:
             (size,) = struct.unpack_from(">xI", self.data, at)
             if len(self.data) - at - 5 < size:
                 break
-            found.append(self.data[at + 5 : at + 5 + size])
+            found.append(bytes(self.data[at + 5 : at + 5 + size]))
             at += 5 + size
         return found
 
@@ -180,6 +182,7 @@ class Http2Client(Client):
         self.goaway: tuple[int, int, bytes] | None = None
         self.gives_room = True
         """Whether received data is acknowledged by WINDOW_UPDATE frames."""
+        self._used: dict[int, int] = {}
         self._decoder = hpack.Decoder(1 << 20)
         self._decoder.max_allowed_table_size = 1 << 32
         if not bare:
@@ -209,13 +212,19 @@ class Http2Client(Client):
             (answer.trailers if answer.headers else answer.headers).extend(pairs)
         elif received.kind == DATA:
             answer.data += received.payload
-            if self.gives_room and received.payload:
-                size = len(received.payload)
-                self.send(window_update(0, size) + window_update(received.stream, size))
+            if self.gives_room:
+                for stream in (0, received.stream):
+                    self._make_room(stream, len(received.payload))
         else:
             (answer.reset,) = struct.unpack(">I", received.payload)
         # A reset without an error follows a whole answer to a request that is not whole.
         answer.ended = answer.ended or answer.reset is not None or bool(received.flags & END_STREAM)
+
+    def _make_room(self, stream: int, size: int) -> None:
+        used = self._used[stream] = self._used.get(stream, 0) + size
+        if used >= _ROOM:
+            self._used[stream] = 0
+            self.send(window_update(stream, used))
 
     def read_answer(self, stream: int) -> Answer:
         """Read until the call has ended.

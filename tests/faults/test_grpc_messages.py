@@ -27,6 +27,7 @@ from tests.faults.support import MIB
 from tests.faults.test_fuzz_listeners import fuzz
 from tests.support.grpc_api import (
     BAD_REQUEST,
+    HEALTHY,
     INFERENCE,
     ISE,
     MANAGEMENT,
@@ -70,6 +71,7 @@ def target(make_server: ServerFactory) -> Iterator[Server]:
 @pytest.fixture
 def api(target: Server) -> Iterator[Api]:
     made = Api(target)
+    assert made.ping() == HEALTHY  # it is connected
     yield made
     made.close()
 
@@ -170,7 +172,7 @@ def test_part_of_a_stream_over_the_limit(api: Api, bystander: Bystander) -> None
 
 @pytest.mark.parametrize(("port", "method"), METHODS)
 def test_garbage_messages(api: Api, bystander: Bystander, port: str, method: str) -> None:
-    for garbage in (GARBAGE, b"\x0a\xff", b"\x0a\x01\xff", b"\x00" * 50):
+    for garbage in (GARBAGE, b"\x0a\xff", b"\x00" * 50):
         with expect_error(UNKNOWN, ""):
             api.raw(method, garbage, management=port == "management")
     bystander.check()

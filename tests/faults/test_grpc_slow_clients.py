@@ -187,7 +187,7 @@ def test_many_lazy_streams(target: Server, bystander: Bystander) -> None:
         measured = Measured(target, LITTLE)
         client.gives_room = False
         body = prediction("lazies", n=str(PIECES), size=str(PIECE))
-        streams = range(1, 25, 2)
+        streams = range(1, 15, 2)
         for stream in streams:
             client.send(call(stream, STREAM, body))
         watch(measured, bystander)
@@ -231,7 +231,9 @@ def test_answers_of_a_conversation_that_are_not_read(target: Server, bystander: 
         client.gives_room = True
         client.send(window_update(0, 1 << 30) + window_update(1, 1 << 30))
         answer = client.read_answer(1)
-        assert (answer.status, [len(each) for each in answer.predictions]) == (0, [MIB] * 100)
+        # All of them, or as many as the server is willing to keep.
+        assert {len(each) for each in answer.predictions} == {MIB}
+        assert answer.status == (0 if len(answer.predictions) == 100 else grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
     measured.assert_back()
 
 
