@@ -125,6 +125,8 @@ class GrpcListener:
             return call
         if head.refusal is not None:
             call.end(head.refusal)
+        elif connection.overloaded:
+            call.end(Status(Code.RESOURCE_EXHAUSTED, "The client does not read its answers"))
         return call
 
     def _log(self, call: Call) -> None:

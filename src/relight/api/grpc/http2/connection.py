@@ -8,7 +8,6 @@ Streams are answered in any order.
 from __future__ import annotations
 
 import asyncio
-import random
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
@@ -40,6 +39,8 @@ from relight.api.grpc.http2.frames import (
     Setting,
 )
 from relight.api.grpc.http2.headers import MAX_HEADER_LIST, HeaderMemory
+from relight.api.grpc.http2.lifetime import Lifetime, Spans
+from relight.api.grpc.http2.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from relight.api.grpc.http2.headers import Headers
@@ -54,14 +55,8 @@ ADVERTISED_HEADER_LIST = 8192
 """Bytes of headers that a request may have (grpc_api.md §9)."""
 _CONNECTION_WINDOW = 1 << 24
 _MAX_FRAME = 1 << 20
-_QUANTUM = 1 << 18
 _NUISANCES = 10_000
 """Frames per second that cost the server something and serve nobody; a client that sends more is sent away."""
-_PREFACE_SECONDS = 20.0
-_LAST_CALL_SECONDS = 5.0
-_LAST_CALL = b"lastcall"
-_KEEPALIVE = b"relight?"
-
 _SETTINGS = frames.settings_frame(
     {
         Setting.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
@@ -72,19 +67,11 @@ _SETTINGS = frames.settings_frame(
 ) + frames.window_update(0, _CONNECTION_WINDOW - DEFAULT_WINDOW)
 
 
-class StreamListener(Protocol[H]):
+class StreamListener(Spans, Protocol[H]):
     """What a connection needs to know of the listener that accepted it."""
 
     max_buffered: int
     """Bytes that may wait in the socket of a client that does not read; beyond, its connection is broken off."""
-    max_age: float
-    """Seconds after which a connection is ended in order; infinite for never."""
-    max_age_grace: float
-    """Seconds that its streams have then; infinite for as long as they take."""
-    keepalive_time: float
-    """Seconds of silence after which a client is asked whether it is there."""
-    keepalive_timeout: float
-    """Seconds that it may take to answer."""
     connections: set[Http2Connection[H]]
 
     def interpret(self, headers: Headers) -> H:
@@ -97,7 +84,7 @@ class StreamListener(Protocol[H]):
         """A connection is closed."""
 
 
-class Http2Connection(asyncio.Protocol, Generic[H]):
+class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
     """A client's connection.
 
     Args:
@@ -107,27 +94,16 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
     receive_window = RECEIVE_WINDOW
 
     def __init__(self, listener: StreamListener[H]) -> None:
-        self.window = DEFAULT_WINDOW
-        """Bytes that the client takes on all streams together."""
-        self.initial_window = DEFAULT_WINDOW
-        """Bytes that it takes on each new stream."""
-        self.max_frame = DEFAULT_MAX_FRAME
-        """Bytes of content that it takes in one frame."""
-        self.paused = False
-        """Whether the socket is full."""
+        super().__init__(listener.max_buffered)
         self.peer = "127.0.0.1"
         self.secure = False
-        self.streams: dict[int, Stream] = {}
-        self.max_buffered = listener.max_buffered
+        self.last_stream = 0
+        """Number of the stream that was opened last."""
         self._listener = listener
-        self._transport: asyncio.Transport | None = None
+        self._life: Lifetime  # from the moment when it is connected
         self._headers: HeaderMemory[H] = HeaderMemory()
-        self._blocked: dict[Stream, None] = {}
         self._unparsed = b""
         self._began = False
-        self._last_stream = 0
-        self._refused_above = LARGEST_WINDOW
-        self._going_away = False
         self._block: bytearray | None = None
         self._block_stream = 0
         self._block_flags = 0
@@ -137,8 +113,6 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
         self._received = 0
         self._nuisances = 0
         self._nuisances_since = 0.0
-        self._heard = True
-        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # -- asyncio -------------------------------------------------------------------------------------------------
 
@@ -150,30 +124,24 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
         if isinstance(peer, tuple):
             self.peer = f"/{peer[0]}:{peer[1]}"
         self.secure = transport.get_extra_info("ssl_object") is not None
-        listener = self._listener
-        listener.connections.add(self)
-        self._later("preface", _PREFACE_SECONDS, self.abort)
-        self._later("age", listener.max_age * random.uniform(0.9, 1.1), self._too_old)  # noqa: S311 - no secret
-        self._later("keepalive", listener.keepalive_time, self._ask_whether_alive)
+        self._listener.connections.add(self)
+        self._life = Lifetime(self, self._listener)
         self.write(_SETTINGS)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """The client is gone: what it waited for is not needed any more."""
         self._transport = None
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self._life.over()
         self._listener.forget(self)
         streams = list(self.streams.values())
         for stream in streams:
             stream.discard()
             stream.lost()
-        self._blocked.clear()
         self._data_stream = None
 
     def data_received(self, data: bytes) -> None:
         """Parse what the client sent."""
-        self._heard = True
+        self._life.heard = True
         if self._unparsed:
             data = self._unparsed + data
             self._unparsed = b""
@@ -188,19 +156,6 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
         except ConnectionBrokenError as error:
             self._break_off(error.code, str(error))
 
-    def pause_writing(self) -> None:
-        """The socket is full."""
-        self.paused = True
-
-    def resume_writing(self) -> None:
-        """The socket has room again."""
-        self.paused = False
-        self._flush()
-        if not self.paused:
-            for stream in list(self.streams.values()):
-                if stream not in self._blocked:
-                    stream.drained()
-
     # -- frames in -----------------------------------------------------------------------------------------------
 
     def _preface(self, data: bytes) -> int:
@@ -211,7 +166,7 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
         if len(data) < size:
             return -1
         self._began = True
-        self._cancel("preface")
+        self._life.begun()
         return size
 
     def _parse(self, data: bytes, at: int) -> bytes:
@@ -268,7 +223,7 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
 
     def _receive(self, stream_id: int, size: int) -> Stream | None:
         """Account for a DATA frame; its stream, if that is still open."""
-        if stream_id == 0 or stream_id > self._last_stream:
+        if stream_id == 0 or stream_id > self.last_stream:
             raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
         self._received += size
         if self._received * 2 >= _CONNECTION_WINDOW:
@@ -356,14 +311,14 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
         head = self._headers.known(block)
-        if stream_id <= self._last_stream:
+        if stream_id <= self.last_stream:
             self._on_trailers(flags, stream_id, block)
             return
         if head is None:
             head = self._listener.interpret(self._headers.decode(block))
             self._headers.remember(block, head)
-        self._last_stream = stream_id
-        if stream_id > self._refused_above:
+        self.last_stream = stream_id
+        if stream_id > self._life.refused_above:
             return
         ended = bool(flags & END_STREAM)
         stream = self._listener.open(self, stream_id, head, ended=ended)
@@ -389,30 +344,15 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise ConnectionBrokenError(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
-        increment = int.from_bytes(payload, "big") & LARGEST_WINDOW
-        if stream_id == 0:
-            if not increment or self.window + increment > LARGEST_WINDOW:
-                raise ConnectionBrokenError(ErrorCode.FLOW_CONTROL_ERROR, "the window of the connection")
-            self.window += increment
-            self._flush()
-            return
-        stream = self.streams.get(stream_id)
-        if stream is None:
-            if stream_id > self._last_stream:
+        if not self.widen(stream_id, int.from_bytes(payload, "big") & LARGEST_WINDOW):
+            if stream_id > self.last_stream:
                 raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {stream_id}")
             self._nuisance()
-        elif not increment or stream.window + increment > LARGEST_WINDOW:
-            stream.reset(ErrorCode.FLOW_CONTROL_ERROR)
-            stream.lost()
-        else:
-            stream.window += increment
-            if stream in self._blocked:
-                self._flush()
 
     def _on_reset(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise ConnectionBrokenError(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
-        if stream_id == 0 or stream_id > self._last_stream:
+        if stream_id == 0 or stream_id > self.last_stream:
             raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}")
         self._nuisance()
         stream = self.streams.get(stream_id)
@@ -430,7 +370,7 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
         self._nuisance()
         for name, value in frames.read_settings(payload):
             if name == Setting.INITIAL_WINDOW_SIZE:
-                self._resize_windows(value)
+                self.resize_windows(value)
             elif name == Setting.MAX_FRAME_SIZE:
                 if not DEFAULT_MAX_FRAME <= value <= LARGEST_MAX_FRAME:
                     raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE {value}")
@@ -438,16 +378,7 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
             elif name == Setting.ENABLE_PUSH and value > 1:
                 raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH {value}")
         self.write(frames.frame(SETTINGS, ACK, 0))
-        self._flush()
-
-    def _resize_windows(self, size: int) -> None:
-        if size > LARGEST_WINDOW:
-            raise ConnectionBrokenError(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE {size}")
-        change, self.initial_window = size - self.initial_window, size
-        for stream in self.streams.values():
-            stream.window += change
-            if stream.window > LARGEST_WINDOW:
-                raise ConnectionBrokenError(ErrorCode.FLOW_CONTROL_ERROR, "the window of a stream")
+        self.flush()
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 8 or stream_id:
@@ -457,8 +388,8 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
         if not flags & ACK:
             self._nuisance()
             self.write(frames.frame(PING, ACK, 0, payload))
-        elif payload == _LAST_CALL and self._going_away:
-            self._refuse_new()
+        else:
+            self._life.answered(payload)
 
     def _nuisance(self) -> None:
         """A frame that costs something and serves nobody: a few are normal, a flood is an attack."""
@@ -469,79 +400,24 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
                 raise ConnectionBrokenError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
             self._nuisances, self._nuisances_since = 0, now
 
-    # -- frames out ----------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
-        """Send bytes; a client that leaves too many of them unread is dropped."""
-        transport = self._transport
-        if transport is not None:
-            transport.write(data)
-            if self.paused and transport.get_write_buffer_size() > self._listener.max_buffered:
-                self.abort()
-
-    def write_all(self, parts: list[bytes | memoryview]) -> None:
-        """Send several pieces without joining them."""
-        if self._transport is not None:
-            self._transport.writelines(parts)
-
-    def write_now(self, data: bytes) -> None:
-        """Send bytes before anything else is done; uvloop otherwise writes when it has read all that there is."""
-        transport = self._transport
-        if transport is not None:
-            transport.set_write_buffer_limits(high=0)
-            self.write(data)
-            transport.set_write_buffer_limits()
-
-    def block(self, stream: Stream) -> None:
-        """A stream has more to write than it may."""
-        self._blocked[stream] = None
-        self._flush()
-
-    def _flush(self) -> None:
-        """Write what waits, each stream in turn."""
-        while self._blocked and not self.paused and self.window > 0:
-            progress = False
-            for stream in list(self._blocked):
-                before = stream.pending_bytes
-                if stream.pump(_QUANTUM):
-                    self._blocked.pop(stream, None)
-                    progress = True
-                elif stream.pending_bytes < before:
-                    progress = True
-            if not progress:
-                return
+    @property
+    def idle(self) -> bool:
+        """Whether no stream is open."""
+        return not self.streams
 
     def close_stream(self, stream: Stream) -> None:
         """A stream has ended."""
         self.streams.pop(stream.stream_id, None)
-        self._blocked.pop(stream, None)
+        self.unblock(stream)
         if self._data_stream is stream:
             self._data_stream = None
-        if self._refused_above != LARGEST_WINDOW and not self.streams:
-            self._close_soon()
-
-    # -- the end -------------------------------------------------------------------------------------------------
+        self._life.stream_closed()
 
     def go_away(self, text: str) -> None:
         """End in order: the client opens no new streams, those that are open are served."""
-        if self._going_away:
-            return
-        self._going_away = True
-        # Streams may be on their way: the client is told to stop, and its answer tells that none are (RFC 9113 §6.8).
-        self.write(frames.go_away(LARGEST_WINDOW, ErrorCode.NO_ERROR, text) + frames.frame(PING, 0, 0, _LAST_CALL))
-        self._later("last call", _LAST_CALL_SECONDS, self._refuse_new)
-
-    def _refuse_new(self) -> None:
-        self._cancel("last call")
-        if self._refused_above == LARGEST_WINDOW:
-            self._refused_above = self._last_stream
-            self.write(frames.go_away(self._last_stream, ErrorCode.NO_ERROR))
-            if not self.streams:
-                self._close_soon()
-
-    def _close_soon(self) -> None:
-        """Close when what is being parsed is handled."""
-        asyncio.get_running_loop().call_soon(self.close)
+        self._life.go_away(text)
 
     def close(self) -> None:
         """Close when all is written."""
@@ -556,36 +432,5 @@ class Http2Connection(asyncio.Protocol, Generic[H]):
     def _break_off(self, code: int, text: str) -> None:
         """Tell the client what it did wrong, and close."""
         if self._began:
-            self.write(frames.go_away(self._last_stream, code, text))
+            self.write(frames.go_away(self.last_stream, code, text))
         self.close()
-
-    def _too_old(self) -> None:
-        self.go_away("max_age")
-        self._later("grace", self._listener.max_age_grace, self.abort)
-
-    # -- timers --------------------------------------------------------------------------------------------------
-
-    def _ask_whether_alive(self) -> None:
-        listener = self._listener
-        if self._heard:
-            self._heard = False
-            self._later("keepalive", listener.keepalive_time, self._ask_whether_alive)
-        else:
-            self.write(frames.frame(PING, 0, 0, _KEEPALIVE))
-            self._later("keepalive", listener.keepalive_timeout, self._check_alive)
-
-    def _check_alive(self) -> None:
-        if self._heard:
-            self._ask_whether_alive()
-        else:
-            self.abort()
-
-    def _later(self, name: str, seconds: float, action: object) -> None:
-        self._cancel(name)
-        if seconds != float("inf"):
-            self._timers[name] = asyncio.get_running_loop().call_later(seconds, action)  # type: ignore[arg-type]
-
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()

@@ -133,7 +133,7 @@ class Stream:
             self._pending = deque()
         if data:
             self._pending.append(data)
-            self.pending_bytes += size
+            self._count_pending(size)
         self._trailers = trailers
         connection.block(self)
 
@@ -160,7 +160,7 @@ class Stream:
             self.window -= size
             connection.window -= size
             quantum -= size
-            self.pending_bytes -= size
+            self._count_pending(-size)
             part = data if size == len(data) else memoryview(data)[:size]
             connection.write_all([FRAME_HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, self.stream_id), part])
             if size == len(data):
@@ -192,12 +192,15 @@ class Stream:
     def drop_pending(self) -> None:
         """Forget what waits: something else is written instead."""
         self._pending = None
-        self.pending_bytes = 0
+        self._count_pending(-self.pending_bytes)
+
+    def _count_pending(self, size: int) -> None:
+        self.pending_bytes += size
+        self.connection.pending_bytes += size
 
     def _finish(self) -> None:
         self.finished = True
-        self._pending = None
-        self.pending_bytes = 0
+        self.drop_pending()
         if not self.half_closed:
             # The answer is complete: the client need not send on.
             self.connection.write(reset(self.stream_id, ErrorCode.NO_ERROR))

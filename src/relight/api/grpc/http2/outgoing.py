@@ -1,0 +1,159 @@
+"""The sending side of a connection: its socket, its window, and the streams that wait for either."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relight.api.grpc.http2.frames import (
+    DEFAULT_MAX_FRAME,
+    DEFAULT_WINDOW,
+    LARGEST_WINDOW,
+    ConnectionBrokenError,
+    ErrorCode,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from relight.api.grpc.http2.stream import Stream
+
+_QUANTUM = 1 << 18
+"""Bytes that one stream may write before it is the next one's turn."""
+
+
+class Outgoing:
+    """What a connection writes, and when.
+
+    Args:
+        max_buffered: Bytes that may wait in the socket of a client that does not read; beyond, it is broken off.
+    """
+
+    def __init__(self, max_buffered: int) -> None:
+        self.max_buffered = max_buffered
+        self.window = DEFAULT_WINDOW
+        """Bytes that the client takes on all streams together."""
+        self.initial_window = DEFAULT_WINDOW
+        """Bytes that it takes on each new stream."""
+        self.max_frame = DEFAULT_MAX_FRAME
+        """Bytes of content that it takes in one frame."""
+        self.paused = False
+        """Whether the socket is full."""
+        self.pending_bytes = 0
+        """Bytes of all streams that wait."""
+        self.streams: dict[int, Stream] = {}
+        """Those that are open."""
+        self._transport: asyncio.Transport | None = None
+        self._blocked: dict[Stream, None] = {}
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether the client leaves so much unread that it should not ask for more."""
+        return self.pending_bytes > self.max_buffered
+
+    # -- asyncio -------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The socket is full."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """The socket has room again."""
+        self.paused = False
+        self.flush()
+        if not self.paused:
+            for stream in list(self.streams.values()):
+                if stream not in self._blocked:
+                    stream.drained()
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; a client that leaves too many of them unread is dropped."""
+        transport = self._transport
+        if transport is not None:
+            transport.write(data)
+            if self.paused and transport.get_write_buffer_size() > self.max_buffered:
+                transport.abort()
+
+    def write_all(self, parts: list[bytes | memoryview]) -> None:
+        """Send several pieces without joining them."""
+        if self._transport is not None:
+            self._transport.writelines(parts)
+
+    def write_now(self, data: bytes) -> None:
+        """Send bytes before anything else is done; uvloop otherwise writes when it has read all that there is."""
+        transport = self._transport
+        if transport is not None:
+            transport.set_write_buffer_limits(high=0)
+            self.write(data)
+            transport.set_write_buffer_limits()
+
+    def block(self, stream: Stream) -> None:
+        """A stream has more to write than it may."""
+        self._blocked[stream] = None
+        self.flush()
+
+    def unblock(self, stream: Stream) -> None:
+        """A stream has ended: it waits for nothing any more."""
+        self._blocked.pop(stream, None)
+
+    def flush(self) -> None:
+        """Write what waits, each stream in turn."""
+        while self._blocked and not self.paused:
+            progress = False
+            for stream in list(self._blocked):
+                before = stream.pending_bytes
+                if stream.pump(_QUANTUM):
+                    self._blocked.pop(stream, None)
+                    progress = True
+                elif stream.pending_bytes < before:
+                    progress = True
+            if not progress:
+                return
+
+    # -- what the client permits ---------------------------------------------------------------------------------
+
+    def widen(self, stream_id: int, increment: int) -> bool:
+        """The client takes more bytes.
+
+        Args:
+            stream_id: Its stream; 0 for all together.
+            increment: How many more.
+
+        Returns:
+            Whether there is such a stream.
+
+        Raises:
+            ConnectionBrokenError: the window of the connection is too large now, or not larger.
+        """
+        if stream_id == 0:
+            if not increment or self.window + increment > LARGEST_WINDOW:
+                raise ConnectionBrokenError(ErrorCode.FLOW_CONTROL_ERROR, "the window of the connection")
+            self.window += increment
+            self.flush()
+            return True
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return False
+        if not increment or stream.window + increment > LARGEST_WINDOW:
+            stream.reset(ErrorCode.FLOW_CONTROL_ERROR)
+            stream.lost()
+        else:
+            stream.window += increment
+            if stream in self._blocked:
+                self.flush()
+        return True
+
+    def resize_windows(self, size: int) -> None:
+        """The client takes another number of bytes on each stream.
+
+        Raises:
+            ConnectionBrokenError: it is too large.
+        """
+        if size > LARGEST_WINDOW:
+            raise ConnectionBrokenError(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE {size}")
+        change, self.initial_window = size - self.initial_window, size
+        for stream in self.streams.values():
+            stream.window += change
+            if stream.window > LARGEST_WINDOW:
+                raise ConnectionBrokenError(ErrorCode.FLOW_CONTROL_ERROR, "the window of a stream")
