@@ -23,13 +23,16 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-input
 SHORT = sed -un -e 's/^ *\(Downloading\|Processing\) \(.*\)/    \2/p' -e 's/^Installing collected packages.*/    installing .../p'
 
-.PHONY: help demo test check lint types imports docs docs-check protos bench clean
+.PHONY: help demo text-generator test check lint types imports docs docs-check protos bench clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
 
-demo: $(VENV)/.stamp-demo ## train, pack, serve and query a model for handwritten digits
+demo: $(VENV)/.stamp-demo ## train, pack, serve and query a model for handwritten digits, over REST and gRPC
 	@$(BIN)/python examples/digits/demo.py
+
+text-generator: $(VENV)/.stamp-demo ## train and serve a model that streams tiny tales; call it over HTTP and gRPC
+	@$(BIN)/python examples/text_generator/demo.py
 
 test: $(VENV)/.stamp-dev ## run the test suite
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)

@@ -30,7 +30,8 @@ class Progress:
     def step(self, text: str) -> None:
         """Say what begins now."""
         self._step += 1
-        print(f"[{self._step}/{self._steps}] {self.seconds:5.1f} s  {text}", flush=True)
+        number = f"{self._step:{len(str(self._steps))}}/{self._steps}"
+        print(f"[{number}] {self.seconds:5.1f} s  {text}", flush=True)
 
 
 def note(text: str) -> None:

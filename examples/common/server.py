@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from common.progress import DemoError, note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
@@ -141,28 +141,25 @@ def end_in_order() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
-def pack(store: Path, model: str, weights: Path, sources: Path, *options: str) -> Path:
-    """Pack weights, network, handler and configuration into an archive in the model store.
+def pack(store: Path, model: str, options: Mapping[str, Path]) -> None:
+    """Pack an archive into the model store with torch-model-archiver.
 
     Args:
         store: The model store.
         model: The model's name.
-        weights: The trained weights.
-        sources: The folder of `model.py`, `handler.py` and `model-config.yaml`.
-        options: More options of torch-model-archiver; of two that say the same, the last one counts.
+        options: More options of the command, and the file for each.
 
     Raises:
         DemoError: it did not work.
     """
     command = [tool("torch-model-archiver"), "--model-name", model, "--version", "1.0", "--export-path", str(store)]
-    command += ["--serialized-file", str(weights), "--model-file", str(sources / "model.py")]
-    command += ["--handler", str(sources / "handler.py"), "--config-file", str(sources / "model-config.yaml")]
-    done = run([*command, *options], store, dict(os.environ), PACK_TIMEOUT_S)
+    for option, file in options.items():
+        command += [f"--{option}", str(file)]
+    done = run(command, store, dict(os.environ), PACK_TIMEOUT_S)
     if done != 0:
         raise DemoError(f"torch-model-archiver ended with status {done}")
     archive = store / f"{model}.mar"
     note(f"{archive.name}, {archive.stat().st_size / 1024:.0f} KiB")
-    return archive
 
 
 def is_running(pid: int) -> bool:

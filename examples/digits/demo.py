@@ -2,48 +2,48 @@
 
 Trains a small network on real scans of handwritten digits, packs it with torch-model-archiver, starts torchserve with
 its default security, registers and scales the model over REST, sends 100 held-out scans as PNG files, and prints how
-many were read correctly and how long that took. Folder and ports are its own, so it collides with no running server.
+many were read correctly and how long that took. Then the same over gRPC, where a second model reads all scans from one
+strip and streams the digits. Folder and ports are its own, so it collides with no running server.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import math
-import os
-import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import httpx
+from common.progress import DemoError, Progress, note, percentile
+from common.server import end_in_order, own_folder, own_server, pack
+
+from relight.client import Client, ClientError, ModelNotFound, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+
+    from common.server import Server
+
+    Ask = Callable[[bytes], Any]
 
 HERE = Path(__file__).resolve().parent
 MODEL = "digits"
+STRIP_MODEL = "strip"
 IMAGES = 100
 WARM_UP = 8
 CLIENTS = 8
 REQUIRED_ACCURACY = 0.95
-STEPS = 7
-START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 60
-LOG_TAIL_LINES = 40
+STEPS = 10
+CALL_TIMEOUT_S = 60
 
-_began = time.monotonic()
-
-
-class DemoError(Exception):
-    """Something went wrong; the message says what."""
+progress = Progress(STEPS)
 
 
 class Scan(NamedTuple):
@@ -66,153 +66,12 @@ class Result(NamedTuple):
         images = len(self.latencies_ms)
         p50, p99 = (percentile(self.latencies_ms, share) for share in (0.50, 0.99))
         return (
-            f"{self.label:<14}{images:>8}{self.right:>9}{self.right / images:>10.1%}{p50:>9.2f}{p99:>9.2f}"
+            f"{self.label:<20}{images:>8}{self.right:>9}{self.right / images:>10.1%}{p50:>9.2f}{p99:>9.2f}"
             f"{images / self.seconds:>10.0f}"
         )
 
 
-TABLE_HEAD = f"{'sent':<14}{'images':>8}{'correct':>9}{'accuracy':>10}{'p50 ms':>9}{'p99 ms':>9}{'images/s':>10}"
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed."""
-    return sorted(values)[math.ceil(share * len(values)) - 1]
-
-
-def step(number: int, text: str) -> None:
-    """Say what begins now."""
-    print(f"[{number}/{STEPS}] {time.monotonic() - _began:5.1f} s  {text}", flush=True)
-
-
-def note(text: str) -> None:
-    """Say how it went."""
-    print(f"      {text}", flush=True)
-
-
-class Server:
-    """A torchserve in a folder of its own.
-
-    Args:
-        folder: Where it keeps everything: model store, configuration, keys, logs, pid file, temporary files.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.store = folder / "model-store"
-        self.store.mkdir()
-        (folder / "tmp").mkdir()
-        self.inference, self.management, metrics, grpc_inference, grpc_management = free_ports(5)
-        (folder / "config.properties").write_text(
-            f"inference_address=http://127.0.0.1:{self.inference}\n"
-            f"management_address=http://127.0.0.1:{self.management}\n"
-            f"metrics_address=http://127.0.0.1:{metrics}\n"
-            f"grpc_inference_port={grpc_inference}\n"
-            f"grpc_management_port={grpc_management}\n"
-        )
-        # Nothing of the caller's own server settings may reach this server: TS_CONFIG_FILE would go before --ts-config.
-        self._env = {name: value for name, value in os.environ.items() if not name.startswith("TS_")}
-        self._env |= {"TMPDIR": str(folder / "tmp"), "TEMP": str(folder / "tmp")}
-        self._env |= {"LOG_LOCATION": str(folder / "logs"), "METRICS_LOCATION": str(folder / "logs")}
-
-    @property
-    def log(self) -> Path:
-        """What the server writes to its console."""
-        return self.folder / "server.log"
-
-    def start(self) -> None:
-        """Start it and return once it serves.
-
-        Raises:
-            DemoError: it does not start.
-        """
-        command = [tool("torchserve"), "--start", "--ncs", "--enable-model-api"]
-        command += ["--model-store", str(self.store), "--ts-config", "config.properties"]
-        with self.log.open("wb") as log:
-            done = run(command, self.folder, self._env, START_TIMEOUT_S, log)
-        if done != 0:
-            raise DemoError(f"torchserve --start ended with status {done}")
-
-    def keys(self) -> dict[str, str]:
-        """The tokens from key_file.json, by purpose: `management` and `inference`."""
-        document = json.loads((self.folder / "key_file.json").read_text())
-        return {purpose: entry["key"] for purpose, entry in document.items()}
-
-    def stop(self) -> None:
-        """End it in order.
-
-        Raises:
-            DemoError: it did not end.
-        """
-        pid = self._pid()
-        with self.log.open("ab") as log:
-            done = run([tool("torchserve"), "--stop", "--foreground"], self.folder, self._env, STOP_TIMEOUT_S + 10, log)
-        if done != 0 or (pid and is_running(pid)):
-            raise DemoError("the server did not stop")
-
-    def end(self) -> None:
-        """End it whatever its state is; harmless when it has ended."""
-        pid = self._pid()
-        if not pid or not is_running(pid):
-            return
-        for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 5)):
-            os.kill(pid, number)
-            deadline = time.monotonic() + seconds
-            while is_running(pid) and time.monotonic() < deadline:
-                time.sleep(0.05)
-
-    def _pid(self) -> int:
-        try:
-            return int((self.folder / "tmp" / ".model_server.pid").read_text())
-        except (FileNotFoundError, ValueError):
-            return 0
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process exists and has not ended."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state not in "ZX"
-
-
-def free_ports(count: int) -> list[int]:
-    """TCP ports on which nothing listens."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
-def tool(name: str) -> str:
-    """The command of that name in this Python's environment."""
-    path = Path(sys.executable).with_name(name)
-    if not path.exists():
-        raise DemoError(f"{name} is not installed beside {sys.executable}; use `make demo`")
-    return str(path)
-
-
-def run(command: list[str], folder: Path, env: dict[str, str], timeout_s: float, output: Any = None) -> int:
-    """Run a command to its end and return its exit status.
-
-    Raises:
-        DemoError: it takes too long.
-    """
-    try:
-        return subprocess.run(
-            command,
-            cwd=folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=timeout_s,
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        raise DemoError(f"{Path(command[0]).name} did not end within {timeout_s:.0f} s") from None
+TABLE_HEAD = f"{'sent':<20}{'images':>8}{'correct':>9}{'accuracy':>10}{'p50 ms':>9}{'p99 ms':>9}{'images/s':>10}"
 
 
 def train_model(folder: Path) -> list[Scan]:
@@ -235,17 +94,6 @@ def train_model(folder: Path) -> list[Scan]:
     return scans
 
 
-def pack(weights: Path, store: Path) -> Path:
-    """Pack weights, network, handler and configuration into one archive in the model store."""
-    command = [tool("torch-model-archiver"), "--model-name", MODEL, "--version", "1.0", "--export-path", str(store)]
-    command += ["--serialized-file", str(weights), "--model-file", str(HERE / "model.py")]
-    command += ["--handler", str(HERE / "handler.py"), "--config-file", str(HERE / "model-config.yaml")]
-    done = run(command, store, dict(os.environ), 60)
-    if done != 0:
-        raise DemoError(f"torch-model-archiver ended with status {done}")
-    return store / f"{MODEL}.mar"
-
-
 def call(client: httpx.Client, method: str, path: str, **params: str | int) -> Any:
     """Call the management API and return its JSON answer.
 
@@ -258,94 +106,157 @@ def call(client: httpx.Client, method: str, path: str, **params: str | int) -> A
     return response.json()
 
 
-def predict(client: httpx.Client, scan: Scan) -> tuple[bool, float]:
-    """Send one scan; whether it was read correctly, and the time in ms.
+def over_rest(client: httpx.Client, png: bytes) -> Any:
+    """The answer to one scan.
 
     Raises:
-        DemoError: there was no answer.
+        DemoError: there was none.
     """
-    start = time.perf_counter()
-    response = client.post(f"/predictions/{MODEL}", content=scan.png, headers={"Content-Type": "image/png"})
-    elapsed_ms = (time.perf_counter() - start) * 1000
+    response = client.post(f"/predictions/{MODEL}", content=png, headers={"Content-Type": "image/png"})
     if response.status_code != 200:
         raise DemoError(f"a prediction was answered {response.status_code}: {response.text.strip()}")
-    return response.json()["digit"] == scan.digit, elapsed_ms
+    return response.json()
 
 
-def send_all(client: httpx.Client, scans: list[Scan], clients: int) -> Result:
+def over_grpc(client: Client, png: bytes) -> Any:
+    """The answer to one scan."""
+    return client.predict(MODEL, png).json()
+
+
+def predict(ask: Ask, scan: Scan) -> tuple[bool, float]:
+    """Send one scan; whether it was read correctly, and the time in ms."""
+    start = time.perf_counter()
+    answer = ask(scan.png)
+    elapsed_ms = (time.perf_counter() - start) * 1000
+    return answer["digit"] == scan.digit, elapsed_ms
+
+
+def send_all(protocol: str, ask: Ask, scans: list[Scan], clients: int) -> Result:
     """Send each scan once, so many at a time."""
     start = time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        answers = list(pool.map(lambda scan: predict(client, scan), scans))
+        answers = list(pool.map(partial(predict, ask), scans))
     seconds = time.perf_counter() - start
-    label = "one by one" if clients == 1 else f"{clients} at a time"
+    label = f"{protocol}, one by one" if clients == 1 else f"{protocol}, {clients} at a time"
     return Result(label, sum(right for right, _ in answers), [ms for _, ms in answers], seconds)
 
 
-def serve_and_query(server: Server, archive: Path, scans: list[Scan]) -> list[Result]:
+def send_twice(protocol: str, ask: Ask, scans: list[Scan]) -> list[Result]:
+    """Send all scans one by one, and several at a time."""
+    # The first calls cost more than all others; they would be the p99 of 100.
+    send_all(protocol, ask, scans[:WARM_UP], 1)
+    return [send_all(protocol, ask, scans, 1), send_all(protocol, ask, scans, CLIENTS)]
+
+
+def rest_client(port: int, token: str) -> httpx.Client:
+    """A client with a token."""
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=120, trust_env=False)
+
+
+def use_rest(server: Server, scans: list[Scan]) -> list[Result]:
     """Register the model, scale it, send the scans."""
     keys = server.keys()
-    with httpx.Client(
-        base_url=f"http://127.0.0.1:{server.management}",
-        headers={"Authorization": f"Bearer {keys['management']}"},
-        timeout=120,
-        trust_env=False,
-    ) as management:
-        step(5, "registering the model over REST, with the management token")
-        note(call(management, "POST", "/models", url=archive.name, initial_workers=0)["status"])
+    progress.step("registering the model over REST, with the management token")
+    with rest_client(server.management, keys["management"]) as management:
+        note(call(management, "POST", "/models", url=f"{MODEL}.mar", initial_workers=0)["status"])
         note(call(management, "PUT", f"/models/{MODEL}", min_worker=1, synchronous="true")["status"])
         (described,) = call(management, "GET", f"/models/{MODEL}")
         for worker in described["workers"]:
             note(f"worker {worker['id']}: {worker['status']}, batch size {described['batchSize']}")
-
-    with httpx.Client(
-        base_url=f"http://127.0.0.1:{server.inference}",
-        headers={"Authorization": f"Bearer {keys['inference']}"},
-        timeout=60,
-        trust_env=False,
-    ) as inference:
-        step(6, f"sending {len(scans)} held-out scans as PNG files, with the inference token")
-        # The worker's first batch costs more than all others; it would be the p99 of 100.
-        send_all(inference, scans[:WARM_UP], 1)
-        return [send_all(inference, scans, 1), send_all(inference, scans, CLIENTS)]
+    progress.step(f"sending {len(scans)} held-out scans as PNG files, with the inference token")
+    with rest_client(server.inference, keys["inference"]) as inference:
+        return send_twice("REST", partial(over_rest, inference), scans)
 
 
-@contextmanager
-def own_folder() -> Iterator[Path]:
-    """A temporary folder, kept when something goes wrong."""
-    # Worker sockets lie in it, and their paths are limited to 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="relight-demo-"))
-    try:
-        yield folder
-    except BaseException:
-        note(f"its files are kept in {folder}")
-        raise
-    shutil.rmtree(folder)
+def use_grpc(server: Server, scans: list[Scan]) -> list[Result]:
+    """Register a second model, send the scans to the first and a strip to the second, and unregister that one again.
+
+    Raises:
+        DemoError: the model is still there.
+    """
+    inference, management = (f"grpc://127.0.0.1:{port}" for port in (server.grpc_inference, server.grpc_management))
+    refuses_without_token(inference)
+    with Client(inference, management=management, key_file=server.key_file, timeout=CALL_TIMEOUT_S) as client:
+        progress.step("registering a model that reads strips, over gRPC, with the management token")
+        note(client.register(f"{STRIP_MODEL}.mar", initial_workers=1, timeout=CALL_TIMEOUT_S))
+        progress.step("sending the same scans over gRPC, and then all of them as one strip")
+        results = send_twice("gRPC", partial(over_grpc, client), scans)
+        stream_strip(client, scans[:WARM_UP])
+        results.append(stream_strip(client, scans))
+        times_ms = results[-1].latencies_ms
+        note(f"the strip's first digit came after {times_ms[0]:.1f} ms, the last one after {times_ms[-1]:.1f} ms")
+        progress.step("unregistering the model that reads strips, over gRPC")
+        note(client.unregister(STRIP_MODEL))
+        with suppress(ModelNotFound):
+            client.describe(STRIP_MODEL)
+            raise DemoError("the model is still there")
+    return results
+
+
+def refuses_without_token(address: str) -> None:
+    """Make a call that must be refused.
+
+    Raises:
+        DemoError: it was not.
+    """
+    with suppress(Unauthorized), Client(address, timeout=CALL_TIMEOUT_S) as stranger:
+        stranger.predict(MODEL, b"")
+        raise DemoError("a call without a token was answered")
+
+
+def stream_strip(client: Client, scans: list[Scan]) -> Result:
+    """Send all scans as one strip, and read the digits as they come.
+
+    Raises:
+        DemoError: they did not come one by one.
+    """
+    strip = side_by_side(scans)
+    start = time.perf_counter()
+    read: list[int] = []
+    came_ms: list[float] = []
+    for part in client.stream(STRIP_MODEL, strip, timeout=CALL_TIMEOUT_S):
+        read.append(json.loads(part)["digit"])
+        came_ms.append((time.perf_counter() - start) * 1000)
+    if len(read) != len(scans):
+        raise DemoError(f"{len(scans)} scans on a strip were answered with {len(read)} parts")
+    right = sum(digit == scan.digit for digit, scan in zip(read, scans, strict=True))
+    return Result("gRPC, streamed", right, came_ms, came_ms[-1] / 1000)
+
+
+def side_by_side(scans: list[Scan]) -> bytes:
+    """All scans on one strip, as a PNG file."""
+    from PIL import Image
+
+    images = [Image.open(io.BytesIO(scan.png)) for scan in scans]
+    side = images[0].height
+    strip = Image.new("L", (side * len(images), side))
+    for place, image in enumerate(images):
+        strip.paste(image, (side * place, 0))
+    file = io.BytesIO()
+    strip.save(file, format="PNG")
+    return file.getvalue()
 
 
 def demo(folder: Path) -> list[Result]:
     """All steps."""
-    step(1, "training a network on scikit-learn's handwritten digits")
+    progress.step("training a network on scikit-learn's handwritten digits")
     scans = train_model(folder)
-    server = Server(folder)
-    try:
-        step(2, "packing it with torch-model-archiver")
-        archive = pack(folder / "digits.pt", server.store)
-        note(f"{archive.name}, {archive.stat().st_size / 1024:.0f} KiB")
-        step(3, "starting torchserve, token authorization on")
+    with own_server(folder) as server:
+        progress.step("packing it with torch-model-archiver, twice: to read digits, and to read strips of digits")
+        files = {"serialized-file": folder / "digits.pt", "model-file": HERE / "model.py"}
+        handler, strip_handler = HERE / "handler.py", HERE / "strip_handler.py"
+        pack(server.store, MODEL, {**files, "handler": handler, "config-file": HERE / "model-config.yaml"})
+        pack(server.store, STRIP_MODEL, {**files, "handler": strip_handler, "extra-files": handler})
+        progress.step("starting torchserve, token authorization on")
         server.start()
-        note(f"inference on port {server.inference}, management on port {server.management}")
-        step(4, "reading the tokens from key_file.json")
+        note(f"REST on ports {server.inference} (inference) and {server.management} (management)")
+        note(f"gRPC on ports {server.grpc_inference} (inference) and {server.grpc_management} (management)")
+        progress.step("reading the tokens from key_file.json")
         note(", ".join(sorted(server.keys())))
-        results = serve_and_query(server, archive, scans)
-        step(7, "stopping the server")
+        results = use_rest(server, scans) + use_grpc(server, scans)
+        progress.step("stopping the server")
         server.stop()
-    except BaseException:
-        server.end()
-        if server.log.exists():
-            lines = server.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-            print("\n".join(["", "The end of the server's log:", *lines, ""]), flush=True)
-        raise
     return results
 
 
@@ -353,21 +264,20 @@ def main() -> int:
     """Run the demo.
 
     Returns:
-        0 when at least 95 % of the scans were read correctly in both passes, else 1.
+        0 when at least 95 % of the scans were read correctly each time, else 1.
     """
-    # Ended from outside, it still ends its server.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    end_in_order()
     try:
-        with own_folder() as folder:
+        with own_folder("relight-demo") as folder:
             results = demo(folder)
-    except (DemoError, httpx.HTTPError) as error:
+    except (DemoError, ClientError, httpx.HTTPError) as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     print("\n".join(["", TABLE_HEAD, *(result.row() for result in results), ""]))
     enough = all(result.right >= REQUIRED_ACCURACY * IMAGES for result in results)
-    print(f"{'Done' if enough else 'Too few were read correctly'} after {time.monotonic() - _began:.1f} s.")
+    print(f"{'Done' if enough else 'Too few were read correctly'} after {progress.seconds:.1f} s.")
     return 0 if enough else 1
 
 

@@ -16,7 +16,7 @@ class DigitHandler(BaseHandler):
 
     def preprocess(self, data: list[dict[str, Any]]) -> torch.Tensor:
         """Turn one row per request into a tensor of shape (rows, 1, 8, 8)."""
-        return torch.stack([self._scan(row["data"] if "data" in row else row["body"]) for row in data])
+        return torch.stack([scan(image_of(row)) for row in data])
 
     def postprocess(self, data: torch.Tensor) -> list[dict[str, Any]]:
         """Turn the scores into one answer per request."""
@@ -26,8 +26,13 @@ class DigitHandler(BaseHandler):
             for d, c in zip(digit.tolist(), confidence.tolist(), strict=True)
         ]
 
-    @staticmethod
-    def _scan(png: bytes | bytearray) -> torch.Tensor:
-        with Image.open(io.BytesIO(png)) as image:
-            pixels = image.convert("L").resize((SIDE, SIDE)).tobytes()
-        return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).reshape(1, SIDE, SIDE) / 255
+
+def image_of(row: dict[str, Any]) -> Image.Image:
+    """The image of one request: a form or a gRPC call names it, a plain body has no name."""
+    return Image.open(io.BytesIO(row["data"] if "data" in row else row["body"]))
+
+
+def scan(image: Image.Image) -> torch.Tensor:
+    """An image of one digit, as the network knows them."""
+    pixels = image.convert("L").resize((SIDE, SIDE)).tobytes()
+    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).reshape(1, SIDE, SIDE) / 255

@@ -196,7 +196,13 @@ def demo(folder: Path, quick: bool) -> list[Telling]:
     train.train(folder, QUICK_STEPS if quick else train.STEPS)
     with own_server(folder) as server:
         progress.step("packing it with torch-model-archiver")
-        pack(server.store, MODEL, weights=folder / "storyteller.pt", sources=HERE)
+        files = {
+            "serialized-file": folder / "storyteller.pt",
+            "model-file": HERE / "model.py",
+            "handler": HERE / "handler.py",
+            "config-file": HERE / "model-config.yaml",
+        }
+        pack(server.store, MODEL, files)
         progress.step("starting torchserve, token authorization on")
         server.start()
         note(f"HTTP on port {server.inference}, gRPC on port {server.grpc_inference}")

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLE = EXAMPLES / "digits"
+WAYS = [f"{protocol}, {clients}" for protocol in ("REST", "gRPC") for clients in ("one by one", "8 at a time")]
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -29,15 +31,18 @@ def test_the_demo_reads_the_digits_and_leaves_nothing_behind(tmp_path: Path) -> 
     done = run_demo(tmp_path / "t", EXAMPLE / "demo.py")
 
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = re.findall(r"^(one by one|8 at a time) +(\d+) +(\d+) +(\d+\.\d)% ", done.stdout, re.MULTILINE)
-    assert [(label, images) for label, images, _, _ in rows] == [("one by one", "100"), ("8 at a time", "100")]
+    rows = re.findall(r"^(REST, .+?|gRPC, .+?) +(\d+) +(\d+) +(\d+\.\d)% ", done.stdout, re.MULTILINE)
+    assert [(label, images) for label, images, _, _ in rows] == [(way, "100") for way in (*WAYS, "gRPC, streamed")]
     assert all(int(right) >= 95 for _, _, right, _ in rows)
+    assert 'Model "strip" Version: 1.0 registered with 1 initial workers' in done.stdout
+    assert 'Model "strip" unregistered' in done.stdout
     assert list((tmp_path / "t").glob("relight-demo-*")) == []
 
 
 def test_a_failing_demo_shows_the_log_and_ends_its_server(tmp_path: Path) -> None:
     example = tmp_path / "digits"
     shutil.copytree(EXAMPLE, example)
+    shutil.copytree(EXAMPLES / "common", tmp_path / "common")
     with (example / "handler.py").open("a") as file:
         file.write("\nraise ValueError('no such luck')\n")
 
