@@ -92,6 +92,8 @@ def read_wish(row: dict[str, Any]) -> Wish:
             body = body.decode()
         if isinstance(body, str):
             body = json.loads(body) if body.startswith("{") else {"prompt": body}
+        if not isinstance(body, dict):
+            raise TypeError(f"a {type(body).__name__} is neither a text nor an object")
         fields = {name: text(value) for name, value in body.items()}
         seed = fields.pop("seed", None)
         wish = Wish(
@@ -100,7 +102,7 @@ def read_wish(row: dict[str, Any]) -> Wish:
             temperature=float(fields.pop("temperature", Wish().temperature)),
             seed=None if seed is None else int(seed),
         )
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         raise PredictionException(f"not a request: {error}", 400) from error
     if problem := complaint(wish, fields):
         raise PredictionException(problem, 400)
