@@ -158,10 +158,11 @@ def break_off(server: Server, chance: random.Random, number: int) -> None:
     """Be such a client; moments are bytes sent and messages received."""
     with Http2Client(server) as client:
         path = (PREDICT, STREAM, CONVERSE)[number % 3]
-        data = call(1, path, prediction("streamer", "s", n="4", pause="0.001"), end=chance.random() < 0.9)
+        whole = chance.random() < 0.9
+        data = call(1, path, prediction("streamer", "s", n="4", pause="0.001"), end=whole)
         sent = chance.choice([chance.randrange(len(data)), len(data)])
         client.send(data[:sent])
-        if path != PREDICT and sent == len(data):
+        if sent == len(data) and (path == CONVERSE or (path == STREAM and whole)):
             client.read_messages(1, chance.randrange(3))
         if chance.random() < 0.5:
             with contextlib.suppress(ConnectionError):

@@ -115,6 +115,22 @@ def test_requests_over_the_limit(target: Server, api: Api, bystander: Bystander)
     held.assert_back()
 
 
+@pytest.mark.parametrize("path", ["Predictions", "StreamPredictions", "StreamPredictions2"])
+def test_large_requests_are_let_go(target: Server, api: Api, path: str) -> None:
+    """When a call has ended nothing of it is kept, not even until the next run of the garbage collector."""
+    measured = Measured(target, 30 * MIB)
+    large = sized("noop", LIMIT)
+    for _ in range(20):
+        if path == "Predictions":
+            assert api.inference.Predictions(large, timeout=60).prediction == b"ok"
+        elif path == "StreamPredictions":
+            assert predictions(read_all(api.inference.StreamPredictions(large, timeout=60))) == [b"ok"]
+        else:
+            conversation = api.inference.StreamPredictions2(iter([large]), timeout=60)
+            assert len(read_all(conversation).messages) == 1
+        assert measured.grown < 5 * LIMIT
+
+
 def test_management_requests_over_the_limit(api: Api) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         api.raw(f"/{MANAGEMENT}/ListModels", b"\x1a" + b"\xff" * (LIMIT + 1), management=True)
