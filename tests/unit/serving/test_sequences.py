@@ -622,6 +622,46 @@ async def test_a_sequence_ends_when_nothing_of_it_goes_on() -> None:
 
 
 @on_loop
+async def test_one_more_is_enough() -> None:
+    rig = SequenceRig(2, continuous_batching=True)
+    (peer,) = await rig.start(1)
+    rig.add("a", b"a1")
+    batch, _ = await bodies(peer)
+    for body in (b"a2", b"a3", b"b1", b"c1"):
+        rig.add(body.decode()[0], body)
+
+    peer.step(batch, b"", more=[True])
+
+    assert (await bodies(peer))[1] == [b"", b"a2", b"b1"]
+    await rig.close()
+
+
+@on_loop
+async def test_what_comes_after_the_end_waits_until_nothing_goes_on() -> None:
+    """Even if the time of the sequence that ends is over meanwhile."""
+    rig = SequenceRig(2, continuous_batching=True, timeout_ms=20, places=1)
+    (peer,) = await rig.start(1)
+    rig.add("a", b"a1")
+    batch, _ = await bodies(peer)
+    rig.add("a", b"a2", end=True)
+    peer.step(batch, b"", more=[True])
+    batch, said = await bodies(peer)
+    assert said == [b"", b"a2"]
+    later = rig.add("a", b"later")
+    peer.step(batch, b"", b"", more=[True, False])
+    batch, said = await bodies(peer)
+    assert said == [b""]
+
+    for _ in range(40):
+        await asyncio.sleep(0.001)
+    assert not later.ended
+    peer.step(batch, b"", more=[False])
+
+    assert (await bodies(peer))[1] == [b"later"]
+    await rig.close()
+
+
+@on_loop
 async def test_steps_of_a_dead_worker_are_lost() -> None:
     rig = SequenceRig(1, continuous_batching=True, places=1)
     (peer,) = await rig.start(1)
