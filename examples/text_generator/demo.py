@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import grpc
 from common.progress import DemoError, Progress, note
 from common.server import end_in_order, own_folder, own_server, pack
+from google.protobuf.empty_pb2 import Empty
 
 from relight.client import Client, ClientError
 from relight.protos import inference_pb2, inference_pb2_grpc
@@ -105,6 +106,7 @@ def with_stub(server: Server, token: str) -> Telling:
     metadata = (("authorization", f"Bearer {token}"),)
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_inference}") as channel:
         stub = inference_pb2_grpc.InferenceAPIsServiceStub(channel)
+        stub.Ping(Empty(), metadata=metadata, timeout=CALL_TIMEOUT_S)  # connects
         begin = time.perf_counter()
         answers = stub.StreamPredictions(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
         return listen("gRPC stub", begin, (answer.prediction for answer in answers))
@@ -113,6 +115,7 @@ def with_stub(server: Server, token: str) -> Telling:
 def with_client(server: Server, protocol: str, port: int) -> Telling:
     """relight.client: the same call over either protocol."""
     with Client(f"{protocol}://127.0.0.1:{port}", key_file=server.key_file) as client:
+        client.ping(timeout=CALL_TIMEOUT_S)  # connects
         begin = time.perf_counter()
         return listen(f"relight.client, {protocol}", begin, client.stream(MODEL, WISH, timeout=CALL_TIMEOUT_S))
 

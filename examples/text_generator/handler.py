@@ -86,15 +86,8 @@ def read_wish(row: dict[str, Any]) -> Wish:
     Raises:
         PredictionException: It asks for what cannot be (400).
     """
-    body = row.get("data", row.get("body", row))
     try:
-        if isinstance(body, (bytes, bytearray)):
-            body = body.decode()
-        if isinstance(body, str):
-            body = json.loads(body) if body.startswith("{") else {"prompt": body}
-        if not isinstance(body, dict):
-            raise TypeError(f"a {type(body).__name__} is neither a text nor an object")
-        fields = {name: text(value) for name, value in body.items()}
+        fields = fields_of(row)
         seed = fields.pop("seed", None)
         wish = Wish(
             prompt=fields.pop("prompt", Wish().prompt).strip(END),
@@ -107,6 +100,23 @@ def read_wish(row: dict[str, Any]) -> Wish:
     if problem := complaint(wish, fields):
         raise PredictionException(problem, 400)
     return wish
+
+
+def fields_of(row: dict[str, Any]) -> dict[str, str]:
+    """The fields of a request, whatever it came as.
+
+    Raises:
+        ValueError: It is neither text nor JSON.
+        TypeError: It is JSON of another kind.
+    """
+    body = row.get("data", row.get("body", row))
+    if isinstance(body, (bytes, bytearray)):
+        body = body.decode()
+    if isinstance(body, str):
+        body = json.loads(body) if body.startswith("{") else {"prompt": body}
+    if not isinstance(body, dict):
+        raise TypeError(f"a {type(body).__name__} is neither a text nor an object")
+    return {name: text(value) for name, value in body.items()}
 
 
 def text(value: Any) -> str:
