@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relight.runtime.inputs import decode_rows, headers_of
 from relight.runtime.outputs import UnsupportedOutputError, build_answer, encode_item
+from relight.runtime.withdrawn import without_withdrawn
 from relight.sdk.context import Context, RequestProcessor
 from relight.sdk.errors import PredictionException
 from relight.wire.messages import Answer, Failure, Kind, Reply
@@ -15,6 +16,7 @@ from relight.wire.messages import Answer, Failure, Kind, Reply
 if TYPE_CHECKING:
     from relight.runtime.channel import Channel
     from relight.runtime.handler_loader import EntryPoint
+    from relight.runtime.withdrawn import Remaining
     from relight.wire.messages import Batch, Item, Load
     from relight.wire.progress import ProgressPage
 
@@ -45,17 +47,26 @@ class Service:
         self._channel = channel
         self._progress = progress
         self._seq = 0
+        self._remaining: Remaining | None = None
         self._processors: list[RequestProcessor] = []
         context.intermediate_sender = self.send_intermediate
         if progress is not None:
-            context.cancel_probe = lambda index: progress.cancelled(self._seq, index)
+            context.cancel_probe = self._is_cancelled
 
     def run(self, batch: Batch, payload: bytes | memoryview) -> None:
         """Handle one batch and send its reply."""
         self._seq = batch.seq
-        if self._progress is not None:
-            self._progress.begin(batch.seq)
+        self._remaining = None
         items = batch.items
+        progress = self._progress
+        if progress is not None:
+            progress.begin(batch.seq)
+            if progress.any_cancelled(batch.seq):
+                self._remaining = without_withdrawn(items, payload, partial(progress.cancelled, batch.seq))
+                items, payload = self._remaining.items, self._remaining.payload
+                if not items:
+                    self._send(Kind.REPLY, [], [])
+                    return
         self._bind(items)
         try:
             result = self._handle(decode_rows(items, payload, self._decode), self._context)
@@ -65,7 +76,18 @@ class Service:
         except Exception as error:  # noqa: BLE001 - the boundary to the handler's code
             self._fail(failure_of(error))
         else:
-            self._channel.send(Kind.REPLY, Reply(batch.seq, answers), bodies, sum(map(len, bodies)))
+            self._send(Kind.REPLY, answers, bodies)
+
+    def _send(self, kind: int, answers: list[Answer], bodies: list[bytes | bytearray]) -> None:
+        if self._remaining is not None:
+            answers = self._remaining.spread(answers)
+        self._channel.send(kind, Reply(self._seq, answers), bodies, sum(map(len, bodies)))
+
+    def _is_cancelled(self, index: int) -> bool:
+        remaining = self._remaining
+        if remaining is not None and 0 <= index < len(remaining.positions):
+            index = remaining.positions[index]
+        return self._progress is not None and self._progress.cancelled(self._seq, index)
 
     def send_intermediate(self, result: list[Any], code: int, message: str) -> None:
         """Send one intermediate result per request of the running batch (`send_intermediate_predict_response`).
@@ -79,7 +101,7 @@ class Service:
         if not isinstance(result, list) or len(result) != len(self._processors):
             raise ValueError(f"an intermediate result must be a list of {len(self._processors)} items, one per request")
         answers, bodies = self._encode(result)
-        self._channel.send(Kind.CHUNK, Reply(self._seq, answers), bodies, sum(map(len, bodies)))
+        self._send(Kind.CHUNK, answers, bodies)
         self._channel.let_frontend_run()
 
     def _bind(self, items: list[Item]) -> None:

@@ -60,6 +60,11 @@ class Sent(NamedTuple):
     seq: int
     jobs: list[Job]
 
+    @property
+    def waiting(self) -> int:
+        """Its requests that somebody waits for."""
+        return sum(job.state != DONE for job in self.jobs)
+
 
 class Worker:
     """One worker of a model version, through all its processes.
@@ -153,13 +158,15 @@ class Worker:
         return seq
 
     def _cancelled(self, job: Job) -> None:
-        """Mark a running request as cancelled, for the handler to ask."""
+        """Mark a request as cancelled: the handler may ask if it is running, and never sees it if it is not begun."""
         process = self._process
-        if process is None or process.progress is None:
-            return
         for sent in self.outstanding:
             if job in sent.jobs:
-                process.progress.cancel(sent.seq, sent.jobs.index(job))
+                if sent is not self.outstanding[0]:
+                    self._pool.queue.ahead -= 1
+                if process is not None and process.progress is not None:
+                    process.progress.cancel(sent.seq, sent.jobs.index(job))
+                return
 
     def _on_frame(self, frame: Frame) -> None:
         kind = frame.kind
@@ -183,7 +190,7 @@ class Worker:
         if last:
             outstanding.popleft()
             if outstanding:
-                self._pool.queue.ahead -= len(outstanding[0].jobs)
+                self._pool.queue.ahead -= outstanding[0].waiting
             self._end_turn(now, len(jobs))
         else:
             self._pool.streams = True
@@ -400,7 +407,7 @@ class Worker:
         """Take all batches from a worker that has ended: the jobs that end with it; the others are put back."""
         self._backpressure.release()
         begun, untouched = self._split()
-        self._pool.queue.ahead -= sum(len(sent.jobs) for sent in list(self.outstanding)[1:])
+        self._pool.queue.ahead -= sum(sent.waiting for sent in list(self.outstanding)[1:])
         self.outstanding.clear()
         lost = self._pool.put_back(self, [job for sent in untouched for job in sent.jobs])
         return [job for sent in begun for job in sent.jobs] + lost

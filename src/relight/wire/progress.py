@@ -75,6 +75,10 @@ class ProgressPage:
             at = _SLOTS_AT + 8 * (seq % SLOTS)
             _WORD.pack_into(self._memory, at, _WORD.unpack_from(self._memory, at)[0] | 1 << index)
 
+    def any_cancelled(self, seq: int) -> bool:
+        """Whether a request of batch `seq` is cancelled."""
+        return bool(_WORD.unpack_from(self._memory, _SLOTS_AT + 8 * (seq % SLOTS))[0])
+
     def cancelled(self, seq: int, index: int) -> bool:
         """Whether request `index` of batch `seq` is cancelled."""
         word = _WORD.unpack_from(self._memory, _SLOTS_AT + 8 * (seq % SLOTS))[0]

@@ -359,3 +359,42 @@ def test_a_description_has_no_criteria() -> None:
     rig.service.run(Batch(1, [Item("id", [], {"describe": "True"}, [])]), b"")
 
     assert rig.reply.answers == [Answer(4)]
+
+
+def test_requests_that_were_cancelled_before_their_batch_began_are_not_handled() -> None:
+    fd = ProgressPage.create()
+    page = ProgressPage(fd)
+    seen: list[object] = []
+
+    def handle(data: list[Any], context: Context) -> list[str]:
+        seen.append((data, dict(context.request_ids or {}), context.is_cancelled(0), context.is_cancelled(1)))
+        page.cancel(1, 2)
+        seen.append((context.is_cancelled(0), context.is_cancelled(1)))
+        rig.service.send_intermediate(["p", "q"], 200, "")
+        return ["end", ""]
+
+    rig = Rig(handle, page)
+    page.cancel(1, 0)
+    page.cancel(1, 1)
+
+    rig.run(b"one", b"two", b"three", b"", seq=1)
+
+    rows: list[dict[str, bytearray]] = [{"body": bytearray(b"three")}, {"body": bytearray()}]
+    assert seen == [(rows, {0: "id-2", 1: "id-3"}, False, False), (True, False)]
+    ((_, chunk, _), (_, reply, body)) = rig.channel.sent
+    assert [answer.length for answer in chunk.answers] == [0, 0, 1, 1]
+    assert [answer.length for answer in reply.answers] == [0, 0, 3, 0]
+    assert body == b"end"
+
+
+def test_a_batch_that_nobody_waits_for_is_not_handled() -> None:
+    fd = ProgressPage.create()
+    page = ProgressPage(fd)
+    rig = Rig(raising(AssertionError("handled")), page)
+    page.cancel(7, 0)
+    page.cancel(7, 1)
+
+    rig.run(b"one", b"two", seq=7)
+
+    assert [answer.length for answer in rig.reply.answers] == [0, 0]
+    assert page.begun() == 7

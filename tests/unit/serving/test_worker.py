@@ -278,3 +278,33 @@ async def test_a_process_that_does_not_end_with_its_channel_is_killed(monkeypatc
 
     assert peer.kills > 0
     await rig.close()
+
+
+@on_loop
+async def test_a_cancelled_request_that_was_sent_ahead_frees_its_place_at_once() -> None:
+    rig = Rig(queue_size=2)
+    (peer,) = await rig.start(1)
+    rig.pool.workers[0].depth = 3
+    rig.submit()
+    running, _ = await peer.batch()
+    (first, _), (second, _) = rig.job(), rig.job()
+    assert (rig.queue.ahead, rig.queue.pending) == (2, 2)
+
+    first.cancel()
+    first.cancel()
+    assert rig.queue.pending == 1
+    third = rig.submit()
+
+    peer.answer(running, b"")
+    batch, _ = await peer.batch()
+    assert peer.progress is not None
+    assert peer.progress.any_cancelled(batch.seq)
+    peer.answer(batch, b"")
+    batch, _ = await peer.batch()
+    second.cancel()
+    peer.answer(batch, b"")
+    batch, _ = await peer.batch()
+    peer.answer(batch, b"3")
+    await until(lambda: third.ended)
+    assert (rig.queue.ahead, rig.queue.pending) == (0, 0)
+    await rig.close()
