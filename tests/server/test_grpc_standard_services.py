@@ -165,6 +165,13 @@ def test_description_of_the_standard_services(api: Api, name: str) -> None:
             assert method.input_type.file.package == service.file.package
 
 
+def test_description_of_the_details_of_an_error(api: Api) -> None:
+    """A tool that prints an answer of StreamPredictions2 needs it; no field names the type."""
+    pool = DescriptorPool(ProtoReflectionDescriptorDatabase(api.inference_channel))
+    found = pool.FindMessageTypeByName("google.rpc.ErrorInfo")
+    assert [field.name for field in found.fields] == ["reason", "domain", "metadata"]
+
+
 def test_unknown_symbol(api: Api) -> None:
     with pytest.raises(KeyError):
         ProtoReflectionDescriptorDatabase(api.inference_channel).FindFileContainingSymbol("org.example.Nope")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 
 from relight.api.grpc import inference, management, open_inference
@@ -43,7 +44,8 @@ def inference_listener(
     listener.add(InferenceService(registry).methods())
     listener.add(SequenceService(registry, settings).methods())
     names = [inference.SERVICE]
-    files: list[FileDescriptor] = [inference_pb2.DESCRIPTOR]
+    # The details of an error (StreamPredictions2) are of a type that nothing else refers to.
+    files: list[FileDescriptor] = [inference_pb2.DESCRIPTOR, error_details_pb2.DESCRIPTOR]
     renamed: list[tuple[FileDescriptor, str]] = []
     if settings.ts_open_inference_protocol:
         listener.add(OpenInferenceService(registry).methods())
