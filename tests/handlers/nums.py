@@ -38,10 +38,10 @@ def _raise(data, context):
 
 
 def _numpy(data, context):
-    import numpy
+    import numpy as np
 
     values = json.loads(context.get_request_header(0, "x-result"))
-    return [numpy.array(values, dtype=context.get_request_header(0, "x-dtype"))]
+    return [np.array(values, dtype=context.get_request_header(0, "x-dtype"))]
 
 
 def _parked(data, context):
