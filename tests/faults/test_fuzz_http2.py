@@ -160,17 +160,18 @@ def test_random_frames_beside_a_call(target: Server) -> None:
     def send(frames: list[bytes], cut: int, head: list[bytes]) -> None:
         with Http2Client(target) as client:
             stream = 1_001
-            client.send(b"".join(head))
-            client.send(frame(HEADERS, END_HEADERS, stream, literal(call_headers(PREDICT))))
-            client.send(frame(DATA, 0, stream, body[:cut]))
-            # None of them is about this stream, and none opens one above.
-            client.send(b"".join(frames))
-            client.send(frame(DATA, END_STREAM, stream, body[cut:]))
+            client.socket.settimeout(3)
             try:
+                client.send(b"".join(head))
+                client.send(frame(HEADERS, END_HEADERS, stream, literal(call_headers(PREDICT))))
+                client.send(frame(DATA, 0, stream, body[:cut]))
+                # None of them is about this stream, and none opens one above.
+                client.send(b"".join(frames))
+                client.send(frame(DATA, END_STREAM, stream, body[cut:]))
                 answer = client.read_answer(stream)
             except ConnectionError:
-                assert client.goaway is not None, "closed without a reason"
-                assert client.goaway[1] != 0
+                # The reason is lost where the system resets the connection.
+                assert client.goaway is None or client.goaway[1] != 0
                 return
             assert (answer.predictions, answer.status) == ([b"ok"], 0)
 

@@ -139,7 +139,7 @@ CONNECTION_ERRORS = {
     "headers-nothing": (frame(HEADERS, END_HEADERS, 0, BLOCK), PROTOCOL_ERROR),
     "headers-even": (frame(HEADERS, END_HEADERS, 2, BLOCK), PROTOCOL_ERROR),
     "headers-padding": (frame(HEADERS, END_HEADERS | PADDED, 1, b"\xff" + BLOCK), PROTOCOL_ERROR),
-    "headers-priority": (frame(HEADERS, END_HEADERS | WITH_PRIORITY, 1, b"123"), FRAME_SIZE_ERROR),
+    "headers-priority": (frame(HEADERS, END_HEADERS | WITH_PRIORITY, 1, b"123"), PROTOCOL_ERROR),
     "headers-table-size": (frame(HEADERS, END_HEADERS, 1, b"\x3f\xe1\xff\x03" + BLOCK), COMPRESSION_ERROR),
     "headers-index": (frame(HEADERS, END_HEADERS, 1, b"\x80"), COMPRESSION_ERROR),
     "headers-index-beyond": (frame(HEADERS, END_HEADERS, 1, b"\xff\x50"), COMPRESSION_ERROR),
@@ -164,7 +164,10 @@ def test_errors_of_a_connection(target: Server, data: bytes, code: int) -> None:
     with Http2Client(target) as client:
         client.ping()
         client.send(data)
-        assert client.read_to_end() == code
+        with pytest.raises(ConnectionError):
+            client.ping()
+        assert client.goaway is not None
+        assert client.goaway[1] == code
 
 
 # What is sent while stream 1 is open; the stream ends with that code, or the connection does.
@@ -297,7 +300,12 @@ def test_large_headers(target: Server, size: int) -> None:
         if size > 10_000:
             answer_or_end(client, 1)
             return
-        assert client.read_answer(1).http_status == (200 if size < 8_000 else 431)
+        answer = client.read_answer(1)
+        if size < 8_000:
+            assert answer.predictions == [b"ok"]
+        else:
+            # TorchServe's status, or the one that gRPC has for it.
+            assert answer.http_status == 431 or answer.status == 8
         assert_serves(client, 3)
 
 
@@ -364,12 +372,11 @@ def test_header_bomb(target: Server, bystander: Bystander) -> None:
     measured = Measured(target, KEPT)
     with Http2Client(target) as client:
         # One large header into the table, and then an index of one byte for each time that it is meant.
-        first = literal(call_headers(PREDICT)) + b"\x40\x01x" + b"\x7f\xd1\x1e" + b"y" * 4000
+        first = BLOCK + b"\x40" + literal([("x", "y" * 4000)])[1:]
         client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, first))
         client.ping()
-        for stream in (3, 5):
-            client.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, BLOCK + b"\xbe" * 15_000))
-            answer_or_end(client, stream)
+        client.send(frame(HEADERS, END_HEADERS | END_STREAM, 3, BLOCK + b"\xbe" * 15_000))
+        answer_or_end(client, 3)
         assert measured.grown < KEPT
     bystander.check()
     measured.assert_back()
