@@ -206,8 +206,9 @@ def test_large_answers_that_are_not_read(target: Server, bystander: Bystander) -
     """One connection asks for much, and takes nothing: what waits for it has a bound."""
     with target.registered("probe.mar", "large", initial_workers=1), Http2Client(target) as client:
         target.wait_ready("large")
-        bound = 8 * LARGE
-        measured = Measured(target, LITTLE)
+        # 128 MiB, and what is on its way through the server.
+        bound = 128 * MIB + 5 * LARGE
+        measured = Measured(target, 5 * LARGE)
         client.gives_room = False
         body = prediction("large", mode="big", size=str(LARGE))
         for stream in range(1, 2 * MANY, 2):

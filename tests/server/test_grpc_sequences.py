@@ -145,7 +145,10 @@ def test_many_sequences_and_models_in_one_stream(api: Api, register: Callable[[s
     assert sorted(answer.prediction for answer in answers) == sorted(wanted)
     for prefix in (b"a", b"b", b"c"):
         sums = [int(each.prediction[2:]) for each in answers if each.prediction.startswith(prefix)]
-        assert sums == sorted(sums), "a sequence was not handled in order"
+        for end in range(len(sums)):
+            # The sequences of two models, each in order and both at the same time.
+            ones, threes, sixes = (sums[: end + 1].count(total) for total in (1, 3, 6))
+            assert ones >= threes >= sixes, "a sequence was not handled in order"
     assert_ok(conversation.finish())
 
 

@@ -199,8 +199,10 @@ class Call(Stream):
     def lost(self) -> None:
         """The client has cancelled the call, or is gone."""
         if not self.over:
+            on_cancel = self.on_cancel
             self._close(Code.CANCELLED)
-            self._cancelled()
+            if on_cancel is not None:
+                on_cancel()
 
     def drained(self) -> None:
         """The client has taken what was sent."""
@@ -224,11 +226,6 @@ class Call(Stream):
             self.drop_pending()
             self.give_up(Status(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"))
 
-    def _cancelled(self) -> None:
-        on_cancel, self.on_cancel = self.on_cancel, None
-        if on_cancel is not None:
-            on_cancel()
-
     # -- answers -------------------------------------------------------------------------------------------------
 
     def send(self, message: bytes) -> None:
@@ -237,12 +234,15 @@ class Call(Stream):
             return
         first = not self._began
         self.write(self._head_once(), framed(message, self.head.accepts), b"", now=first)
-        if self.pending_bytes > self.connection.max_buffered:
+        if self.pending_bytes > self.connection.max_buffered or self.connection.overloaded:
             self.give_up(Status(Code.RESOURCE_EXHAUSTED, "The client does not read its answers"))
 
     def finish(self, message: bytes | None = None) -> None:
         """End the call with success, and with a last message if there is one."""
         if self.over:
+            return
+        if self.connection.overloaded:
+            self.end(Status(Code.RESOURCE_EXHAUSTED, "The client does not read its answers"))
             return
         self._close(Code.OK)
         wire_id = self.stream_id.to_bytes(4, "big")
@@ -263,8 +263,10 @@ class Call(Stream):
 
     def give_up(self, status: Status) -> None:
         """End the call with a status, and let go of the work that is done for it."""
+        on_cancel = self.on_cancel
         self.end(status)
-        self._cancelled()
+        if on_cancel is not None:
+            on_cancel()
 
     def refuse(self, http_status: int) -> None:
         """Answer what is no gRPC."""
@@ -289,7 +291,8 @@ class Call(Stream):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self.on_drain = None
+        # Nor a moment longer: they hold the request, and this call with it.
+        self.on_cancel = self.on_drain = self.on_stop = self.state = None
         self._on_end(self)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from relight.api.grpc.call import Call, Method
 from relight.api.grpc.status import Code, Status, inference_status
 from relight.api.json_text import json_text
-from relight.errors import BadRequestError, InternalServerError, RelightError
+from relight.errors import BadRequestError, InternalServerError, RelightError, RequestTimeoutError
 from relight.protos.inference_pb2 import PredictionResponse, PredictionsRequest, TorchServeHealthResponse
 from relight.serving.job import Job, RequestIds
 
@@ -179,6 +179,9 @@ def _fail(call: Call, error: RelightError) -> None:
         # A handler has raised what it calls a success: TorchServe's clients get this text (Q7).
         call.finish(prediction(b"error"))
     else:
+        if isinstance(error, RequestTimeoutError):
+            # Time is over: the client gets no more of what it has not read.
+            call.drop_pending()
         call.end(inference_status(error))
 
 

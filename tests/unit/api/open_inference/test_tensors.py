@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from decimal import Decimal
 from typing import Any
 
 import ml_dtypes
@@ -126,7 +127,11 @@ def test_texts_of_elements_there_and_back(element: bytes) -> None:
 def test_shortened_floats_are_the_same_floats_of_32_bits(values: list[float]) -> None:
     shortened = shorten(values)
     np.testing.assert_array_equal(np.array(shortened, np.float32), np.array(values, np.float32))
-    assert all(len(repr(short)) <= len(repr(value)) for short, value in zip(shortened, values, strict=True))
+    assert all(_digits(short) <= _digits(value) for short, value in zip(shortened, values, strict=True))
+
+
+def _digits(value: float) -> int:
+    return len(Decimal(repr(value)).normalize().as_tuple().digits)
 
 
 @FEW

@@ -277,13 +277,19 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
             self._on_ping(flags, stream_id, payload)
         elif kind == GOAWAY:
             # The client opens no streams any more; it closes the connection when it has its answers.
-            pass
+            _check_control(stream_id, payload, 8, len(payload))
         elif kind == PUSH_PROMISE:
             raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
         else:
-            if kind == PRIORITY and len(payload) != 5:
-                raise ConnectionBrokenError(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY of a wrong size")
+            if kind == PRIORITY:
+                self._on_priority(stream_id, payload)
             self._nuisance()
+
+    def _on_priority(self, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 5:
+            raise ConnectionBrokenError(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY of a wrong size")
+        if not stream_id:
+            raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, "PRIORITY of nothing")
 
     # -- header blocks -------------------------------------------------------------------------------------------
 
@@ -381,10 +387,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
         self.flush()
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 8 or stream_id:
-            raise ConnectionBrokenError(
-                ErrorCode.PROTOCOL_ERROR if stream_id else ErrorCode.FRAME_SIZE_ERROR, "malformed PING"
-            )
+        _check_control(stream_id, payload, 8, 8)
         if not flags & ACK:
             self._nuisance()
             self.write(frames.frame(PING, ACK, 0, payload))
@@ -434,3 +437,11 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
         if self._began:
             self.write(frames.go_away(self.last_stream, code, text))
         self.close()
+
+
+def _check_control(stream_id: int, payload: bytes, least: int, most: int) -> None:
+    """Refuse a frame about the connection that names a stream, or has a wrong size."""
+    if stream_id:
+        raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"a frame about the connection on stream {stream_id}")
+    if not least <= len(payload) <= most:
+        raise ConnectionBrokenError(ErrorCode.FRAME_SIZE_ERROR, "a frame of a wrong size")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from relight.api.grpc.http2.stream import Stream
 
+_MOST_PENDING = 1 << 27
+"""Bytes of answers that may wait for one client: a hundred calls of a slow one, with a megabyte each."""
 _QUANTUM = 1 << 18
 """Bytes that one stream may write before it is the next one's turn."""
 
@@ -48,7 +50,7 @@ class Outgoing:
     @property
     def overloaded(self) -> bool:
         """Whether the client leaves so much unread that it should not ask for more."""
-        return self.pending_bytes > self.max_buffered
+        return self.pending_bytes > max(_MOST_PENDING, self.max_buffered)
 
     # -- asyncio -------------------------------------------------------------------------------------------------
 
@@ -127,7 +129,9 @@ class Outgoing:
             ConnectionBrokenError: the window of the connection is too large now, or not larger.
         """
         if stream_id == 0:
-            if not increment or self.window + increment > LARGEST_WINDOW:
+            if not increment:
+                raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+            if self.window + increment > LARGEST_WINDOW:
                 raise ConnectionBrokenError(ErrorCode.FLOW_CONTROL_ERROR, "the window of the connection")
             self.window += increment
             self.flush()
@@ -136,7 +140,7 @@ class Outgoing:
         if stream is None:
             return False
         if not increment or stream.window + increment > LARGEST_WINDOW:
-            stream.reset(ErrorCode.FLOW_CONTROL_ERROR)
+            stream.reset(ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
             stream.lost()
         else:
             stream.window += increment
