@@ -159,6 +159,14 @@ CONNECTION_ERRORS = {
 }
 
 
+def test_stream_with_a_number_below_the_last(target: Server) -> None:
+    """Its call is not served; the client must not wait for it."""
+    with Http2Client(target) as client:
+        assert_serves(client, 5)
+        client.send(call(3, PREDICT, prediction("noop")))
+        assert client.read_to_end() in {PROTOCOL_ERROR, STREAM_CLOSED}
+
+
 @pytest.mark.parametrize(("data", "code"), CONNECTION_ERRORS.values(), ids=CONNECTION_ERRORS.keys())
 def test_errors_of_a_connection(target: Server, data: bytes, code: int) -> None:
     with Http2Client(target) as client:
