@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from relight.api.http.forms import boundary_of, media_type, parse_multipart, parse_urlencoded
 from relight.api.http.paths import Parameters, parse_query, segments_of, split_target
 from relight.api.http.protocol import HttpConnection
+from relight.api.turn import Turn
 from relight.errors import BadRequestError
 from relight.runtime.channel import Channel
 from relight.serving.channel import WorkerChannel
@@ -255,6 +256,7 @@ class FakeListener:
 
     def __init__(self) -> None:
         self.ids = RequestIds()
+        self.turn = Turn()
         self.connections: set[HttpConnection] = set()
         self.requests: list[tuple[str, bytes, str, list[tuple[bytes, bytes]], bytes]] = []
 

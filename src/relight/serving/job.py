@@ -149,19 +149,19 @@ class Job:
 class RequestIds:
     """Makes random UUIDs (version 4), many from one read of the kernel's random numbers."""
 
-    _BATCH = 256
+    _BATCH = 64
 
     def __init__(self) -> None:
-        self._pool = ""
-        self._at = 0
+        self._ids: list[str] = []
 
     def next(self) -> str:
         """A new id, in the canonical form of 36 characters."""
-        at = self._at
-        if at >= len(self._pool):
-            self._pool = os.urandom(16 * self._BATCH).hex()
-            at = 0
-        self._at = at + 32
-        digits = self._pool[at : at + 32]
-        variant = "89ab"[int(digits[16], 16) & 3]
-        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+        if not self._ids:
+            digits = os.urandom(16 * self._BATCH).hex()
+            self._ids = [_canonical(digits[at : at + 32]) for at in range(0, len(digits), 32)]
+        return self._ids.pop()
+
+
+def _canonical(digits: str) -> str:
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from relight.api.http.protocol import HttpConnection
+from relight.api.turn import Turn
 from relight.serving.job import RequestIds
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class FakeListener:
         self.max_buffered = 1000
         self.cors = b""
         self.ids = RequestIds()
+        self.turn = Turn()
         self.connections: set[HttpConnection] = set()
         self.exchanges: list[Exchange] = []
         self.held: list[Exchange] = []
@@ -110,7 +112,8 @@ class Wire:
             self.connection.data_received(piece)
 
     def take(self) -> bytes:
-        """What was written since the last call."""
+        """What was written since the last call, as if this turn of the event loop were over."""
+        self.connection.send_written()
         written = bytes(self.transport.written)
         self.transport.written.clear()
         return written

@@ -10,6 +10,7 @@ from relight.api.grpc.call import Call, Head, Method
 from relight.api.grpc.http2.connection import ADVERTISED_HEADER_LIST, Http2Connection
 from relight.api.grpc.messages import decodes
 from relight.api.grpc.status import Code, Status, management_status
+from relight.api.turn import Turn
 from relight.errors import RelightError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class GrpcListener:
         self.keepalive_time = limits.keepalive_time
         self.keepalive_timeout = limits.keepalive_timeout
         self.connections: set[Http2Connection[Head]] = set()
+        self.turn = Turn()
         self._max_request_size = limits.max_request_size
         self._access_log = access_log
         self._interceptors = interceptors

@@ -208,7 +208,8 @@ class Exchange:
         if head:
             self.connection.write_now(head + data)
         else:
-            self.connection.write(data)
+            if data:
+                self.connection.write_soon(data)
         return not self.connection.paused
 
     def _begin_stream(self, answer: Answer) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from relight.api.http import openapi
 from relight.api.http.paths import Parameters, parse_query, segments_of, split_target
 from relight.api.http.protocol import HttpConnection
+from relight.api.turn import Turn
 from relight.errors import InternalServerError, MethodNotAllowedError, RelightError, ResourceNotFoundError
 from relight.serving.job import RequestIds
 
@@ -60,6 +61,7 @@ class HttpListener:
         self.max_buffered = max(_LEAST_BUFFER, 2 * settings.max_response_size)
         self.cors = _cors_lines(settings)
         self.ids = RequestIds()
+        self.turn = Turn()
         self.connections: set[HttpConnection] = set()
         self._access_log = access_log
         self._tokens = tokens

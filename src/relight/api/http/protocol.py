@@ -20,6 +20,7 @@ from relight.api.http.leniency import MASKED_UPGRADE, accepted_by_parser, has_bo
 from relight.errors import BadRequestError
 
 if TYPE_CHECKING:
+    from relight.api.turn import Turn
     from relight.serving.job import RequestIds
 
 MAX_REQUEST_LINE = 4096
@@ -47,6 +48,8 @@ class Listener(Protocol):
     max_request_size: int
     max_buffered: int
     """Bytes that may wait for a client that does not read; beyond, its connection is broken off."""
+    turn: Turn
+    """What its connections write with."""
     cors: bytes
     """Header lines added to every answer."""
     ids: RequestIds
@@ -84,6 +87,7 @@ class HttpConnection(asyncio.Protocol):
         self.paused = False
         self._advancing = False
         self._linger: asyncio.TimerHandle | None = None
+        self._written: list[bytes] = []
         self._method: bytes | None = None
         self._reset()
 
@@ -350,9 +354,24 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closed:
             return
+        if self._written:
+            self._written.append(data)
+            data = b"".join(self._written)
+            self._written.clear()
         transport.write(data)
         if self.paused and transport.get_write_buffer_size() > self._listener.max_buffered:
             self.abort()
+
+    def write_soon(self, data: bytes) -> None:
+        """Send bytes when this turn of the event loop is over: what streams is often ready in many pieces."""
+        if not self._written:
+            self._listener.turn.add(self)
+        self._written.append(data)
+
+    def send_written(self) -> None:
+        """Send what `write_soon` has kept."""
+        if self._written:
+            self.write(b"")
 
     def write_now(self, data: bytes) -> None:
         """Send bytes before anything else is done; uvloop otherwise writes when it has read all that there is."""
@@ -368,6 +387,7 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closed:
             return
+        self.send_written()
         transport.writelines(parts)
         if self.paused and transport.get_write_buffer_size() > self._listener.max_buffered:
             self.abort()
@@ -376,6 +396,7 @@ class HttpConnection(asyncio.Protocol):
         """Close in order: send all, end the stream, read what the client still sends for a moment."""
         if self._closed or self._transport is None:
             return
+        self.send_written()
         self._closed = True
         self._listener.forget(self)
         self._transport.resume_reading()
@@ -386,7 +407,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Break the connection off."""
+        """Break the connection off; what was written before is sent if the socket takes it."""
+        self.send_written()
         if self._transport is not None:
             self._transport.abort()
 

@@ -45,6 +45,7 @@ from relight.api.grpc.http2.outgoing import Outgoing
 if TYPE_CHECKING:
     from relight.api.grpc.http2.headers import Headers
     from relight.api.grpc.http2.stream import Stream
+    from relight.api.turn import Turn
 
 H = TypeVar("H")
 
@@ -73,6 +74,8 @@ class StreamListener(Spans, Protocol[H]):
     max_buffered: int
     """Bytes that may wait in the socket of a client that does not read; beyond, its connection is broken off."""
     connections: set[Http2Connection[H]]
+    turn: Turn
+    """What its connections write with."""
 
     def interpret(self, headers: Headers) -> H:
         """What the headers of a request mean; equal headers are asked about once."""
@@ -94,7 +97,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
     receive_window = RECEIVE_WINDOW
 
     def __init__(self, listener: StreamListener[H]) -> None:
-        super().__init__(listener.max_buffered)
+        super().__init__(listener.turn, listener.max_buffered)
         self.peer = "127.0.0.1"
         self.secure = False
         self.last_stream = 0
@@ -425,6 +428,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
     def close(self) -> None:
         """Close when all is written."""
         if self._transport is not None:
+            self.send_written()
             self._transport.close()
 
     def abort(self) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from relight.api.grpc.http2.stream import Stream
+    from relight.api.turn import Turn
 
 _MOST_PENDING = 1 << 27
 """Bytes of answers that may wait for one client: a hundred calls of a slow one, with a megabyte each."""
@@ -27,10 +28,13 @@ class Outgoing:
     """What a connection writes, and when.
 
     Args:
+        turn: Shared by the connections of a listener.
         max_buffered: Bytes that may wait in the socket of a client that does not read; beyond, it is broken off.
     """
 
-    def __init__(self, max_buffered: int) -> None:
+    def __init__(self, turn: Turn, max_buffered: int) -> None:
+        self._turn = turn
+        self._written: list[bytes] = []
         self.max_buffered = max_buffered
         self.window = DEFAULT_WINDOW
         """Bytes that the client takes on all streams together."""
@@ -70,24 +74,35 @@ class Outgoing:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send bytes; a client that leaves too many of them unread is dropped."""
-        transport = self._transport
-        if transport is not None:
-            transport.write(data)
+        """Send bytes when this turn of the event loop is over; a client that leaves too many unread is dropped."""
+        if self._transport is not None:
+            if not self._written:
+                self._turn.add(self)
+            self._written.append(data)
+
+    def send_written(self) -> None:
+        """Send what has been written so far."""
+        transport, written = self._transport, self._written
+        if transport is not None and written:
+            self._written = []
+            transport.write(written[0] if len(written) == 1 else b"".join(written))
             if self.paused and transport.get_write_buffer_size() > self.max_buffered:
                 transport.abort()
 
     def write_all(self, parts: list[bytes | memoryview]) -> None:
         """Send several pieces without joining them."""
         if self._transport is not None:
+            self.send_written()
             self._transport.writelines(parts)
 
     def write_now(self, data: bytes) -> None:
-        """Send bytes before anything else is done; uvloop otherwise writes when it has read all that there is."""
+        """Send bytes before anything else is done."""
         transport = self._transport
         if transport is not None:
+            self._written.append(data)
+            # Some versions of uvloop write when they have read all that there is, unless the buffer may hold nothing.
             transport.set_write_buffer_limits(high=0)
-            self.write(data)
+            self.send_written()
             transport.set_write_buffer_limits()
 
     def block(self, stream: Stream) -> None:
