@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -178,6 +179,7 @@ class Http2Client(Client):
     ) -> None:
         port = server.config["grpc_management_port" if management else "grpc_inference_port"]
         super().__init__(("127.0.0.1", int(port)), TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.answers: dict[int, Answer] = {}
         self.goaway: tuple[int, int, bytes] | None = None
         self.gives_room = True
@@ -235,6 +237,14 @@ class Http2Client(Client):
         while not (answer := self.answers.setdefault(stream, Answer())).ended:
             self.read_frame()
         return answer
+
+    def read_refusal(self, stream: int) -> None:
+        """Read until the call has been refused, or the connection been ended."""
+        try:
+            answer = self.read_answer(stream)
+        except ConnectionError:
+            return
+        assert answer.http_status != 200 or answer.status, answer
 
     def read_messages(self, stream: int, count: int) -> list[bytes]:
         """Read until that many predictions of the call have come."""

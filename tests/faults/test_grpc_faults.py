@@ -27,6 +27,7 @@ from tests.faults.http2 import (
     reset,
 )
 from tests.faults.support import LONG, MIB, Load, kill, predict, queue_status
+from tests.faults.test_worker_kills import SETTLED, Killer
 from tests.support.grpc_api import (
     HEALTHY,
     ISE,
@@ -285,6 +286,8 @@ def test_kills_under_streams(target: Server, bystander: Bystander) -> None:
     kills = 50 if LONG else 10
     with target.registered("streamer.mar", model, initial_workers=2):
         target.wait_ready(model, 2)
+        # Workers that die as soon as they have come are restarted later and later.
+        killer = Killer(target, model, SETTLED if LONG else 0.0)
         stopping = threading.Event()
         outcomes: list[tuple[bool, grpc.StatusCode]] = []
 
@@ -302,11 +305,9 @@ def test_kills_under_streams(target: Server, bystander: Bystander) -> None:
             thread.start()
         try:
             for _ in range(kills):
-                pids = [worker["pid"] for worker in target.wait_ready(model, 2)]
                 count = len(outcomes)
                 wait_for("progress", lambda: len(outcomes) > count + 6)  # noqa: B023
-                kill(random.choice(pids))
-                wait_for("its end", lambda: {worker["pid"] for worker in target.ready_workers(model)} != set(pids))  # noqa: B023
+                killer.kill_one()
         finally:
             stopping.set()
             for thread in threads:
