@@ -338,9 +338,11 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
 
     def _on_trailers(self, flags: int, stream_id: int, block: bytes) -> None:
         # Decoded in any case: they may change the table.
-        self._headers.decode(block)
+        headers = self._headers.decode(block)
         stream = self.streams.get(stream_id)
         if stream is None:
+            if any(name == b":method" for name, _ in headers):
+                raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is opened too late")
             self._nuisance()
         elif not flags & END_STREAM or stream.half_closed:
             stream.reset(ErrorCode.PROTOCOL_ERROR)
