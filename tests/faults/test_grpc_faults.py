@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import socket
 import struct
@@ -12,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import grpc
+import psutil
 import pytest
 from tests.faults.grpc_support import FINAL, PARTS, Bystander, Measured, busy, start_target, stop_target
 from tests.faults.http2 import (
@@ -117,13 +119,25 @@ async def _use(
 
 async def cancel_all(server: Server) -> Counter[grpc.StatusCode]:
     """Let all clients loose at once."""
+    before = connections_to(int(server.config["grpc_inference_port"]))
     target = f"127.0.0.1:{server.config['grpc_inference_port']}"
     options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0), ("grpc.enable_retries", 0))
     channels = [grpc.aio.insecure_channel(target, options) for _ in range(CHANNELS)]
     stubs = [inference_pb2_grpc.InferenceAPIsServiceStub(channel) for channel in channels]
     codes = await asyncio.gather(*(cancelling(stubs[number % CHANNELS], number) for number in range(CLIENTS)))
     await asyncio.gather(*(channel.close() for channel in channels))
+    # The library closes the sockets with the last reference, and only while the event loop turns.
+    del channels, stubs
+    gc.collect()
+    port = int(server.config["grpc_inference_port"])
+    while connections_to(port) > before:  # noqa: ASYNC110 - the library has no event for that
+        await asyncio.sleep(0.01)
     return Counter(codes)
+
+
+def connections_to(port: int) -> int:
+    """How many connections to a port this process has."""
+    return sum(bool(each.raddr) and each.raddr.port == port for each in psutil.Process().net_connections("tcp"))
 
 
 def test_a_thousand_cancels(target: Server, bystander: Bystander) -> None:
