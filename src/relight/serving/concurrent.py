@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from relight.errors import InternalServerError
 from relight.serving.backpressure import SlowClients
-from relight.serving.worker import Sent, Worker, check_reply
+from relight.serving.replies import check_reply, deliver
+from relight.serving.worker import Sent, Worker
 from relight.wire.messages import Kind, Notice
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ConcurrentWorker(Worker):
             self._pool.policy.served(len(jobs), now - running.sent_at, self._pool.queue.waiting)
         elif not running.stopped:
             running.heard = now
-        self._deliver(reply, jobs, payload, last)
+        deliver(reply, jobs, payload, last=last, on_slow=self._client_is_slow)
         if last:
             self._pool.worker_free(self)
 

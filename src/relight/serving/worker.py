@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from relight.errors import InternalServerError, WorkerDiedError, WorkerStoppedError
+from relight.errors import WorkerDiedError, WorkerStoppedError
 from relight.serving.backpressure import Backpressure
 from relight.serving.diagnosis import Diagnosis, oom_kills
 from relight.serving.job import DONE, RUNNING, Job
 from relight.serving.launchers.base import LaunchError
 from relight.serving.process import End, WorkerProcess
+from relight.serving.replies import check_reply, decode_reply, deliver
 from relight.serving.restart import RestartPolicy
 from relight.wire.frames import encode_head
 from relight.wire.messages import FAILED_TO_LOAD, Batch, Item, Kind, LoadFailed, Reply
 from relight.wire.progress import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from relight.serving.pool import WorkerPool
     from relight.wire.frames import Frame
 
@@ -171,7 +170,7 @@ class Worker:
     def _on_frame(self, frame: Frame) -> None:
         kind = frame.kind
         if kind == Kind.REPLY or kind == Kind.CHUNK:
-            self._on_reply(_decode_reply(frame.meta), frame.payload, kind == Kind.REPLY)
+            self._on_reply(decode_reply(frame.meta), frame.payload, kind == Kind.REPLY)
         elif kind == Kind.LOADED:
             self._on_loaded()
         elif kind == Kind.LOAD_FAILED:
@@ -195,27 +194,9 @@ class Worker:
         else:
             self._pool.streams = True
             self._turn_began = now
-        self._deliver(reply, jobs, payload, last)
+        deliver(reply, jobs, payload, last=last, on_slow=self._client_is_slow)
         if last:
             self._pool.worker_free(self)
-
-    def _deliver(self, reply: Reply, jobs: list[Job], payload: bytes | memoryview, last: bool) -> None:
-        """Answer the jobs of a batch, or pass on what it has sent in between."""
-        if reply.failure is not None:
-            for job in jobs:
-                job.fail(InternalServerError(reply.failure.message, reply.failure.status))
-        else:
-            at = 0
-            for job, answer in zip(jobs, reply.answers, strict=True):
-                end = at + answer.length
-                part = payload if at == 0 and end == len(payload) else payload[at:end]
-                at = end
-                if answer.error:
-                    job.fail(InternalServerError(str(part, "utf-8", "replace"), answer.status))
-                elif last and not answer.more:
-                    job.finish(answer, part)
-                elif job.state != DONE and not job.reply.chunk(answer, part):
-                    self._client_is_slow(job, reply.seq, answer.length)
 
     def _end_turn(self, now: float, count: int) -> None:
         seconds = now - self._turn_began
@@ -457,24 +438,9 @@ class Worker:
             self._drained.set_result(None)
 
 
-def check_reply(reply: Reply, count: int, size: int) -> None:
-    """Refuse a reply that does not fit its batch, before anything of it counts.
-
-    Raises:
-        ValueError: it has other than `count` answers, or they have other than `size` bytes.
-    """
-    if len(reply.answers) != count:
-        raise ValueError(f"{len(reply.answers)} answers to a batch of {count}")
-    if sum(answer.length for answer in reply.answers) != size:
-        raise ValueError(f"answers that do not add up to the {size} bytes that came with them")
-
-
 def _without_traceback(lines: list[str]) -> list[str]:
     """What a worker wrote before the traceback that it has reported by itself."""
     for index, line in enumerate(lines):
         if line.startswith(FAILED_TO_LOAD):
             return lines[:index]
     return [] if lines and lines[0].startswith("  ") else lines
-
-
-_decode_reply: Callable[[bytes | memoryview], Reply] = msgspec.msgpack.Decoder(Reply).decode

@@ -8,7 +8,6 @@ Streams are answered in any order.
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from relight.api.grpc.http2 import frames
@@ -41,6 +40,7 @@ from relight.api.grpc.http2.frames import (
 from relight.api.grpc.http2.headers import MAX_HEADER_LIST, HeaderMemory
 from relight.api.grpc.http2.lifetime import Lifetime, Spans
 from relight.api.grpc.http2.outgoing import Outgoing
+from relight.api.grpc.http2.patience import Patience
 
 if TYPE_CHECKING:
     from relight.api.grpc.http2.headers import Headers
@@ -56,8 +56,7 @@ ADVERTISED_HEADER_LIST = 8192
 """Bytes of headers that a request may have (grpc_api.md §9)."""
 _CONNECTION_WINDOW = 1 << 24
 _MAX_FRAME = 1 << 20
-_NUISANCES = 10_000
-"""Frames per second that cost the server something and serve nobody; a client that sends more is sent away."""
+
 _SETTINGS = frames.settings_frame(
     {
         Setting.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
@@ -114,8 +113,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
         self._data_stream: Stream | None = None
         self._data_ends = False
         self._received = 0
-        self._nuisances = 0
-        self._nuisances_since = 0.0
+        self._patience = Patience()
 
     # -- asyncio -------------------------------------------------------------------------------------------------
 
@@ -200,7 +198,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
                     if size:
                         stream.received(data[start:stop])
                     elif not flags & END_STREAM:
-                        self._nuisance()
+                        self._patience.spend()
                     if flags & END_STREAM:
                         self._end_of_stream(stream)
             elif stop > end:
@@ -286,7 +284,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
         else:
             if kind == PRIORITY:
                 self._on_priority(stream_id, payload)
-            self._nuisance()
+            self._patience.spend()
 
     def _on_priority(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 5:
@@ -311,7 +309,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
         if block is None or stream_id != self._block_stream:
             raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of nothing")
         block += payload
-        self._nuisance()
+        self._patience.spend()
         if len(block) > MAX_HEADER_LIST:
             raise ConnectionBrokenError(ErrorCode.ENHANCE_YOUR_CALM, "a header block that does not end")
         if flags & END_HEADERS:
@@ -343,7 +341,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
         if stream is None:
             if any(name == b":method" for name, _ in headers):
                 raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is opened too late")
-            self._nuisance()
+            self._patience.spend()
         elif not flags & END_STREAM or stream.half_closed:
             stream.reset(ErrorCode.PROTOCOL_ERROR)
             stream.lost()
@@ -358,14 +356,14 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
         if not self.widen(stream_id, int.from_bytes(payload, "big") & LARGEST_WINDOW):
             if stream_id > self.last_stream:
                 raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {stream_id}")
-            self._nuisance()
+            self._patience.spend()
 
     def _on_reset(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise ConnectionBrokenError(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
         if stream_id == 0 or stream_id > self.last_stream:
             raise ConnectionBrokenError(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}")
-        self._nuisance()
+        self._patience.spend()
         stream = self.streams.get(stream_id)
         if stream is not None:
             stream.discard()
@@ -378,7 +376,7 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
             if payload:
                 raise ConnectionBrokenError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
             return
-        self._nuisance()
+        self._patience.spend()
         for name, value in frames.read_settings(payload):
             if name == Setting.INITIAL_WINDOW_SIZE:
                 self.resize_windows(value)
@@ -394,19 +392,10 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         _check_control(stream_id, payload, 8, 8)
         if not flags & ACK:
-            self._nuisance()
+            self._patience.spend()
             self.write(frames.frame(PING, ACK, 0, payload))
         else:
             self._life.answered(payload)
-
-    def _nuisance(self) -> None:
-        """A frame that costs something and serves nobody: a few are normal, a flood is an attack."""
-        self._nuisances += 1
-        if self._nuisances > _NUISANCES:
-            now = monotonic()
-            if now - self._nuisances_since < 1.0:
-                raise ConnectionBrokenError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
-            self._nuisances, self._nuisances_since = 0, now
 
     # -- the end -------------------------------------------------------------------------------------------------
 
