@@ -473,6 +473,7 @@ def test_client_infer_compressed(client: triton.InferenceServerClient, algorithm
         (gzip.compress(b"x" * 100)[:-10], "The compressed body ends too early."),
         (gzip.compress(b"x" * 7_000_000), "The body has more than max_request_size 6553500 bytes."),
     ],
+    ids=["no gzip", "cut off", "too large"],
 )
 def test_bad_compression(oip: Server, body: bytes, message: str) -> None:
     headers = {LENGTH: "2", "Content-Encoding": "gzip"}

@@ -111,7 +111,9 @@ def test_a_mar_that_is_no_archive_is_an_invalid_model(tmp_path: Path, content: b
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"garbage", b"\x1f\x8bgarbage", b"PK\x03\x04garbage", gzip.compress(b"no tar" * 200)]
+    "content",
+    [b"", b"garbage", b"\x1f\x8bgarbage", b"PK\x03\x04garbage", gzip.compress(b"no tar" * 200)],
+    ids=["empty", "garbage", "gzip garbage", "zip garbage", "gzip of no tar"],
 )
 def test_anything_else_that_is_no_archive_cannot_be_saved(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content)
