@@ -98,7 +98,6 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
     def __init__(self, listener: StreamListener[H]) -> None:
         super().__init__(listener.turn, listener.max_buffered)
         self.peer = "127.0.0.1"
-        self.secure = False
         self.last_stream = 0
         """Number of the stream that was opened last."""
         self._listener = listener
@@ -124,7 +123,6 @@ class Http2Connection(Outgoing, asyncio.Protocol, Generic[H]):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.peer = f"/{peer[0]}:{peer[1]}"
-        self.secure = transport.get_extra_info("ssl_object") is not None
         self._listener.connections.add(self)
         self._life = Lifetime(self, self._listener)
         self.write(_SETTINGS)
